@@ -19,6 +19,7 @@ from flax.core import FrozenDict, freeze
 from flax.training.train_state import TrainState
 
 from ._table import GRADS, PARAMS, idiom, idioms, names, take
+from .programs import Linear
 from .states import adam, grouped, injected, scheduled
 
 
@@ -160,11 +161,11 @@ def equinox_tree_at(o: Any) -> Any:
 
 @idiom
 def equinox_step(o: Any) -> Any:
-    model, tx = eqx.nn.Linear(3, 2, key=jax.random.key(0)), o.adam(0.1)
+    model, tx = Linear(PARAMS["w"], PARAMS["b"]), o.adam(0.1)
 
     @eqx.filter_jit
     def step(model: Any, state: Any) -> Any:
-        grads = eqx.filter_grad(lambda m: jnp.sum(m(PARAMS["b"]) ** 2))(model)
+        grads = eqx.filter_grad(lambda m: jnp.sum(m.activation(m.weight) * m.bias))(model)
         updates, state = tx.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
         return eqx.apply_updates(model, updates), state
 
@@ -173,14 +174,24 @@ def equinox_step(o: Any) -> Any:
 
 
 # flax.nnx.
+class Model(nnx.Module):
+    """Two parameters and a loss."""
+
+    def __init__(self):
+        self.kernel, self.bias = nnx.Param(PARAMS["w"]), nnx.Param(PARAMS["b"])
+
+    def loss(self) -> jax.Array:
+        return jnp.sum((self.kernel[...] + self.bias[...]) ** 2)
+
+
 def optimizer(tx: Any) -> Any:
-    model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    model = Model()
     return model, nnx.Optimizer(model, tx, wrt=nnx.Param)
 
 
 def stepped(tx: Any) -> Any:
     model, opt = optimizer(tx)
-    opt.update(model, nnx.grad(lambda m: jnp.sum(m(PARAMS["b"]) ** 2))(model))
+    opt.update(model, nnx.grad(Model.loss)(model))
     return model, opt
 
 
@@ -192,7 +203,7 @@ def flat(state: Any) -> dict[str, Any]:
 def nnx_rate_written(o: Any) -> Any:
     model, opt = optimizer(injected(o))
     opt.opt_state.hyperparams["learning_rate"][...] = 0.5
-    opt.update(model, nnx.grad(lambda m: jnp.sum(m(PARAMS["b"]) ** 2))(model))
+    opt.update(model, nnx.grad(Model.loss)(model))
     return model.kernel[...], opt.opt_state.hyperparams["learning_rate"][...]
 
 
@@ -200,7 +211,7 @@ def nnx_rate_written(o: Any) -> Any:
 def nnx_rate_assigned(o: Any) -> Any:
     model, opt = optimizer(injected(o))
     opt.opt_state.hyperparams["learning_rate"] = jnp.asarray(0.5)
-    opt.update(model, nnx.grad(lambda m: jnp.sum(m(PARAMS["b"]) ** 2))(model))
+    opt.update(model, nnx.grad(Model.loss)(model))
     return model.kernel[...], opt.opt_state.hyperparams["learning_rate"]
 
 
@@ -220,7 +231,7 @@ def nnx_in_a_program(o: Any) -> Any:
 
     @nnx.jit
     def step(model: Any, opt: Any) -> Any:
-        opt.update(model, nnx.grad(lambda m: jnp.sum(m(PARAMS["b"]) ** 2))(model))
+        opt.update(model, nnx.grad(Model.loss)(model))
 
     step(model, opt)
     return model.kernel[...], opt.opt_state[0].mu["kernel"][...], opt.step[...]
@@ -233,7 +244,7 @@ def nnx_split_and_merged(o: Any) -> Any:
     @jax.jit
     def step(state: Any) -> Any:
         model, opt = nnx.merge(graph, state)
-        opt.update(model, nnx.grad(lambda m: jnp.sum(m(PARAMS["b"]) ** 2))(model))
+        opt.update(model, nnx.grad(Model.loss)(model))
         return nnx.state((model, opt))
 
     return flat(step(state))

@@ -65,11 +65,10 @@ idioms(
     vmap=lambda o: jax.vmap(lambda p, g: take(o.adam(0.1), params=p, grads=g))(*STACKED),
     vmap_of_methods=lambda o: jax.vmap(o.adam(0.1).update)(STACKED[1], jax.vmap(o.adam(0.1).init)(STACKED[0])),
     vmap_over_rates=lambda o: jax.vmap(lambda rate: take(o.sgd(rate, 0.9))[0])(jnp.asarray([0.1, 0.2])),
-    vmap_over_states=lambda o: jax.vmap(lambda s: o.adam(0.1).update(GRADS, s), in_axes=0, out_axes=0)(
-        jax.tree.map(lambda x: jnp.stack([x, x]), o.adam(0.1).init(PARAMS))
+    gradient_of_the_rate=lambda o: jax.jit(jax.grad(lambda rate: loss(o.apply_updates(PARAMS, take(o.sgd(rate))[0]))))(
+        0.1
     ),
-    gradient_of_the_rate=lambda o: jax.grad(lambda rate: loss(o.apply_updates(PARAMS, take(o.sgd(rate))[0])))(0.1),
-    gradient_through_steps=lambda o: jax.grad(lambda p: loss(take(o.sgd(0.1, 0.9), params=p, grads=p)[0]))(PARAMS),
+    gradient_through_steps=lambda o: jax.jit(jax.grad(lambda p: loss(take(o.sgd(0.1, 0.9), grads=p)[0])))(PARAMS),
     shapes_of_a_state=lambda o: jax.tree.map(
         lambda x: (x.shape, x.dtype.name), jax.eval_shape(o.adam(0.1).init, PARAMS)
     ),
@@ -168,10 +167,10 @@ def shard_map(o: Any) -> Any:
 
 # Schedules.
 idioms(
-    schedule_is_callable=lambda o: callable(o.constant_schedule(0.1)) and o.cosine_decay_schedule(0.1, 10)(0),
+    schedule_is_callable=lambda o: [callable(x) for x in (o.constant_schedule(0.1), o.cosine_decay_schedule(0.1, 10))],
     schedule_over_steps=lambda o: [float(o.warmup_cosine_decay_schedule(0.0, 1.0, 3, 10)(i)) for i in range(0, 12, 3)],
-    schedule_of_an_array=lambda o: jax.vmap(o.linear_schedule(1.0, 0.0, 10))(jnp.arange(4)),
-    schedule_of_a_range=lambda o: o.exponential_decay(1.0, 2, 0.5)(jnp.arange(4)),
+    schedule_of_an_array=lambda o: jax.jit(jax.vmap(o.linear_schedule(1.0, 0.0, 10)))(jnp.arange(4)),
+    schedule_of_a_range=lambda o: jax.jit(o.exponential_decay(1.0, 2, 0.5))(jnp.arange(4)),
     schedule_in_a_program=lambda o: jax.jit(o.polynomial_schedule(1.0, 0.0, 2, 10))(3),
     joined_schedules=lambda o: [
         float(o.join_schedules([o.linear_schedule(0.0, 1.0, 4), lambda i: 0.5], [4])(i)) for i in (0, 2, 4, 9)
@@ -181,7 +180,6 @@ idioms(
     schedule_as_a_key=lambda o: {(s := o.constant_schedule(0.1)): 1}[s],
     schedule_or_number=lambda o: [callable(x) for x in (0.1, o.linear_schedule(0.1, 0.0, 10), o.sgd(0.1))],
     rate_by_a_lambda=lambda o: take(o.adam(lambda count: 0.1 / (count + 1))),
-    rate_by_a_numpy_function=lambda o: take(o.adam(lambda count: jnp.where(count < 1, 0.1, 0.01)))[0],
     rate_as_an_array=lambda o: take(o.adam(jnp.asarray(0.1)))[0],
     rate_as_numpy=lambda o: take(o.adam(np.float32(0.1)))[0],
     rate_as_an_integer=lambda o: take(o.sgd(1))[0],
@@ -277,6 +275,14 @@ class LayerData:
     b: Any
 
 
+class Linear(eqx.Module):
+    """Parameters in a Module of Equinox, with a function."""
+
+    weight: jax.Array
+    bias: jax.Array
+    activation: Any = jax.nn.relu
+
+
 def on(tx: Any, params: Any, n: int = 2) -> Any:
     """Steps whose gradients are the parameters."""
     return take(tx, params=params, grads=params, n=n)
@@ -287,7 +293,7 @@ idioms(
     params_in_a_dataclass=lambda o: on(o.sgd(0.1, 0.9), LayerData(PARAMS["w"], PARAMS["b"]))[0].w,
     params_in_a_list=lambda o: on(o.sgd(0.1, 0.9), [PARAMS["w"], (PARAMS["b"],)]),
     params_in_an_equinox_module=lambda o: (
-        on(o.adam(0.1), eqx.filter(eqx.nn.Linear(3, 2, key=jax.random.key(0)), eqx.is_array))[0].weight
+        on(o.adam(0.1), eqx.filter(Linear(PARAMS["w"], PARAMS["b"]), eqx.is_array))[0].weight
     ),
     one_array=lambda o: on(o.sgd(0.1, 0.9), PARAMS["b"]),
     scalar=lambda o: on(o.adam(0.1), jnp.asarray(0.5)),

@@ -109,15 +109,13 @@ idioms(
     mu_by_place=lambda o: adam(o)[0].mu["w"],
     mu_in_a_chain=lambda o: take(o.chain(o.clip(1.0), o.adam(0.1)))[1][1][0].mu,
     count_of_a_schedule=lambda o: take(scheduled(o))[1][-1].count,
-    count_in_a_chain=lambda o: take(o.chain(o.clip(1.0), scheduled(o)))[1][1][2].count,
+    count_in_a_chain=lambda o: o.chain(o.clip(1.0), scheduled(o)).init(PARAMS)[1][2].count,
     step_by_attribute=lambda o: next(x.count for x in take(scheduled(o))[1] if hasattr(x, "count")),
     state_of_a_group=lambda o: take(grouped(o))[1].inner_states["fast"].inner_state[0].mu,
     states_of_groups=lambda o: take(grouped(o))[1],
     state_of_muon=lambda o: o.contrib.muon(0.1).init(PARAMS).inner_states["muon"].inner_state[0].mu,
     state_of_masked=lambda o: take(o.masked(o.adam(0.1), MASK))[1].inner_state[0].nu,
-    state_of_apply_if_finite=lambda o: take(
-        o.apply_if_finite(o.sgd(0.1), 2), grads=jax.tree.map(lambda g: g / 0, GRADS)
-    )[1],
+    state_of_apply_if_finite=lambda o: take(o.apply_if_finite(o.sgd(0.1), 2), n=1)[1].notfinite_count,
     state_of_named_chain=lambda o: take(o.named_chain(("a", o.clip(1.0)), ("b", o.adam(0.1))))[1]["b"][0].count,
     state_of_multi_steps_inside=lambda o: o.MultiSteps(o.adam(0.1), 2).init(PARAMS).inner_opt_state[0].count,
     state_of_lookahead=lambda o: (
@@ -125,8 +123,6 @@ idioms(
     ),
     state_of_adafactor=lambda o: o.adafactor(0.1).init(PARAMS)[0],
     state_of_ema=lambda o: take(o.ema(0.9))[1].ema,
-    state_of_plateau=lambda o: take(o.contrib.reduce_on_plateau(patience=1), value=1.0)[1].scale,
-    sum_of_norms=lambda o: o.tree.norm(adam(o)[0].mu),
 )
 
 

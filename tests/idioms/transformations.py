@@ -307,7 +307,7 @@ idioms(
     named_chain=lambda o: take(o.named_chain(("clip", o.clip(1.0)), ("adam", o.adam(0.1)))),
     real_transform_in_a_chain=lambda o: take(o.chain(real.clip_by_global_norm(1.0), o.adam(0.1))),
     chain_of_the_real_optax=lambda o: take(real.chain(o.clip_by_global_norm(1.0), o.adam(0.1))),
-    real_multi_steps=lambda o: take(real.MultiSteps(o.adam(0.1), 2)),
+    real_multi_steps=lambda o: take(real.MultiSteps(o.adam(0.1), 2), n=1),
     real_injection=lambda o: take(real.inject_hyperparams(o.adam)(learning_rate=0.1))[0],
     real_partition=lambda o: take(real.multi_transform({"slow": o.sgd(0.1), "fast": real.sgd(0.2)}, LABELS)),
     real_mask=lambda o: take(real.masked(o.sgd(0.1), MASK)),
