@@ -14,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax as real
 import orbax.checkpoint as ocp
-from flax import nnx, serialization, traverse_util
+from flax import nnx, serialization as typed_serialization, traverse_util
 from flax.core import FrozenDict, freeze
 from flax.training.train_state import TrainState
 
 from ._table import GRADS, PARAMS, idiom, idioms, names, take
 from .programs import Linear
 from .states import adam, grouped, injected, scheduled
+
+serialization: Any = typed_serialization  # whose types know a state as a dict
 
 
 def created(o: Any, tx: Any = None) -> Any:

