@@ -56,6 +56,16 @@ idioms(
     bytes_of_optax_read=lambda o: serialization.from_bytes(
         o.adam(0.1).init(PARAMS), serialization.to_bytes(adam(real))
     ),
+    bytes_of_a_schedule_read=lambda o: take(
+        scheduled(o),
+        serialization.from_bytes(scheduled(o).init(PARAMS), serialization.to_bytes(take(scheduled(real))[1])),
+    ),
+    bytes_of_groups_read=lambda o: serialization.from_bytes(
+        grouped(o).init(PARAMS), serialization.to_bytes(take(grouped(real))[1])
+    ),
+    bytes_of_injection_read=lambda o: serialization.from_bytes(
+        injected(o).init(PARAMS), serialization.to_bytes(take(injected(real))[1])
+    ),
     bytes_read_by_optax=lambda o: real.global_norm(
         serialization.from_bytes(real.adam(0.1).init(PARAMS), serialization.to_bytes(adam(o)))[0].mu
     ),

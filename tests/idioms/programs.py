@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import types
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -65,6 +66,7 @@ idioms(
     vmap=lambda o: jax.vmap(lambda p, g: take(o.adam(0.1), params=p, grads=g))(*STACKED),
     vmap_of_methods=lambda o: jax.vmap(o.adam(0.1).update)(STACKED[1], jax.vmap(o.adam(0.1).init)(STACKED[0])),
     vmap_over_rates=lambda o: jax.vmap(lambda rate: take(o.sgd(rate, 0.9))[0])(jnp.asarray([0.1, 0.2])),
+    traced_rate=lambda o: jax.jit(lambda rate: take(o.adamw(rate, weight_decay=rate))[0])(0.1),
     gradient_of_the_rate=lambda o: jax.jit(jax.grad(lambda rate: loss(o.apply_updates(PARAMS, take(o.sgd(rate))[0]))))(
         0.1
     ),
@@ -248,6 +250,11 @@ def schedule_free_evaluation(o: Any) -> Any:
 
 
 idioms(
+    lookahead_by_name=lambda o: o.lookahead(o.sgd(0.1), 2, 0.5).update(
+        updates=GRADS,
+        state=o.lookahead(o.sgd(0.1), 2, 0.5).init(params=o.LookaheadParams(PARAMS, PARAMS)),
+        params=o.LookaheadParams(PARAMS, PARAMS),
+    ),
     lookahead=lambda o: take(o.lookahead(o.sgd(0.1), 2, 0.5), params=o.LookaheadParams.init_synced(PARAMS)),
     plateau=lambda o: take(o.chain(o.sgd(0.1), o.contrib.reduce_on_plateau(patience=1, cooldown=0)), value=1.0, n=3),
     accumulated=lambda o: take(o.apply_every(2)),
@@ -305,6 +312,11 @@ idioms(
     number=lambda o: on(o.adam(0.1), 0.5),
     numbers=lambda o: on(o.adam(0.1), [0.5, {"a": 1.5}]),
     number_applied=lambda o: o.apply_updates(0.5, on(o.sgd(0.1), 0.5)[0]),
+    updates_of_numbers=lambda o: o.apply_updates({"a": jnp.asarray(1.0)}, {"a": 0.5}),
+    updates_of_integers=lambda o: o.apply_updates({"a": jnp.asarray(1.0)}, {"a": jnp.asarray(2)}),
+    updates_in_half_precision=lambda o: o.apply_updates(PARAMS["b"].astype(jnp.bfloat16), GRADS["b"]),
+    gradients_of_numbers=lambda o: take(o.sgd(0.1), params={"a": 1.0}, grads={"a": 1.0})[0],
+    ordered_params=lambda o: on(o.sgd(0.1, 0.9), OrderedDict(z=PARAMS["b"], a=PARAMS["w"])),
     whole_numbers_applied=lambda o: o.apply_updates(
         {"a": 2, "b": jnp.arange(3)}, {"a": jnp.asarray(1.7), "b": jnp.ones(3) * 1.6}
     ),

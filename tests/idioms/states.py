@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax as real
 from jax.sharding import PartitionSpec
 
 from ._table import GRADS, LABELS, MASK, PARAMS, error, idiom, idioms, kinds, names, paths, take
@@ -146,6 +147,14 @@ idioms(
         (adam(o), o.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))),
     ),
     state_of_another_optimizer=lambda o: take(o.adamw(0.1), (adam(o)[0], o.EmptyState(), o.EmptyState())),
+    state_of_the_real_optax=lambda o: take(o.adam(0.1), adam(real)),
+    state_of_real_groups=lambda o: take(grouped(o), take(grouped(real))[1])[0],
+    state_of_real_injection=lambda o: take(injected(o), take(injected(real))[1]),
+    state_of_real_multi_steps=lambda o: take(
+        o.MultiSteps(o.sgd(0.1), 2), take(real.MultiSteps(real.sgd(0.1), 2), n=1)[1], n=1
+    )[0],
+    state_assigned=lambda o: error(lambda: setattr(adam(o)[0], "count", 3)),
+    state_joined=lambda o: kinds(adam(o)[:1] + adam(o)[1:]),
     empty_tuple_as_a_state=lambda o: take(o.scale(2.0), ())[0],
     class_made_from_a_dict=lambda o: o.ScaleByAdamState(**adam(o)[0]._asdict()),
     class_made_from_an_iterable=lambda o: o.ScaleByAdamState._make(adam(o)[0]),
@@ -349,6 +358,12 @@ def rate_of_a_closure(o: Any) -> Any:
 
 idioms(
     injected_by_position=lambda o: take(o.inject_hyperparams(o.sgd)(0.1)),
+    injected_numpy_number=lambda o: take(
+        injected(o), o.tree.set(injected(o).init(PARAMS), learning_rate=np.float32(0.3)), n=1
+    ),
+    injected_unknown_name=lambda o: error(
+        lambda: take(injected(o), injected(o).init(PARAMS)._replace(hyperparams={"learning_rate": 0.1, "nope": 1.0}))
+    ),
     injected_names=lambda o: sorted(o.inject_hyperparams(o.adamw)(0.1).init(PARAMS).hyperparams),
     injected_schedule=lambda o: take(o.inject_hyperparams(o.sgd)(o.linear_schedule(0.1, 0.0, 10))),
     injected_lambda=lambda o: take(o.inject_hyperparams(lambda rate: o.sgd(rate))(rate=0.1)),

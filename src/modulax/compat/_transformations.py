@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -21,7 +20,6 @@ from .._protocol.boundary import InitBoundary, UpdateBoundary
 from .._protocol.entry import as_written, entry
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import default_float
 from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
@@ -29,7 +27,7 @@ from . import _optimizer_layouts, _rule_layouts
 from ._layouts import Form, from_optax, misfit, to_optax
 from ._pairs import Pair
 from ._states import CLASSES, LookaheadParams
-from ._trees import is_number
+from ._trees import as_arrays
 
 _REGISTERED = (_optimizer_layouts, _rule_layouts)  # the layouts that they register
 
@@ -109,23 +107,20 @@ class Method:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method, with numbers and integers as floating-point arrays."""
-        args = tuple(_as_arrays(x) if i != 1 else x for i, x in enumerate(args))
-        if "params" in kwargs:
-            kwargs["params"] = _as_arrays(kwargs["params"])
-        if args and type(args[-1]) is LookaheadParams:
-            return self._of_pair(*args, **kwargs)
+        args = tuple(as_arrays(x) if i != 1 else x for i, x in enumerate(args))
+        kwargs |= {key: as_arrays(kwargs[key]) for key in ("updates", "params") if key in kwargs}
+        if type(kwargs.get("params", args[-1] if args else None)) is LookaheadParams:
+            names = _SIGNATURES[self.__name__].parameters
+            return self._of_pair(**dict(zip(names, args, strict=False)) | kwargs)
         return self._function(self.transform, *args, **kwargs)
 
-    def _of_pair(self, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of `Lookahead` with a pair of parameters."""
-        *given, pair = args
+    def _of_pair(self, params: Any, updates: Any = None, state: Any = None, **extra: Any) -> Any:
+        """Call a method of `Lookahead` with a pair of parameters, whose slow ones are not in the state."""
         if self.__name__ == "init":
-            state = self._function(self.transform, pair.fast)
-            return CLASSES["LookaheadState"](*state[:-1])
-        updates, state = given
-        state = CLASSES["LookaheadWithSlowState"](*state, pair.slow)
-        updates, new = self._function(self.transform, updates, state, pair.fast, **kwargs)
-        moved = jtu.tree_map(jnp.subtract, new.slow, pair.slow)
+            return CLASSES["LookaheadState"](*self._function(self.transform, params.fast)[:-1])
+        state = CLASSES["LookaheadWithSlowState"](*state, params.slow)
+        updates, new = self._function(self.transform, updates, state, params.fast, **extra)
+        moved = jtu.tree_map(jnp.subtract, new.slow, params.slow)
         return LookaheadParams(updates, moved), CLASSES["LookaheadState"](*new[:-1])
 
     def __eq__(self, other: object) -> bool:
@@ -156,18 +151,6 @@ def _hash(module: Any) -> int:
 def _are_equal(a: Any, b: Any) -> bool:
     """Whether two Modules are equal; traced ones are equal to themselves alone."""
     return a is b or (not _is_traced((a, b)) and _hash(a) == _hash(b) and bool(a == b))
-
-
-def _as_arrays(tree: Any) -> Any:
-    """Numbers and integers as arrays of floating-point numbers: optax trains them."""
-    leaves, treedef = jtu.tree_flatten(tree)
-    if not any(map(is_number, leaves)):
-        return tree
-    return treedef.unflatten([_as_float(x) if is_number(x) else x for x in leaves])
-
-
-def _as_float(x: Any) -> jax.Array:
-    return jnp.asarray(x) if type(x) is complex else jnp.asarray(x, default_float())
 
 
 class GradientTransformation(NamedTuple):

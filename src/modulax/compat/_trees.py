@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import tree as _tree
 from .._protocol.apply_updates import apply_updates as _apply_updates
-from .._support.arithmetic import at_least_float32, rank_of
+from .._support.arithmetic import at_least_float32, default_float, rank_of
 from ..tree._names import NamingError, ambiguous_name
 from ..tree._stacks import stack_like, unstack
 from ..tree._state import one_level
@@ -39,6 +39,7 @@ Filtering = Callable[[Path, Any], bool] | None
 
 def apply_updates(params, updates) -> Any:
     leaves, treedef = jtu.tree_flatten(params, is_leaf=lambda x: x is None)
+    updates = as_arrays(updates)
     if not any(p is None or is_number(p) for p in leaves):
         return _apply_updates(params, updates)
     steps = treedef.flatten_up_to(updates)
@@ -54,6 +55,18 @@ def is_number(x: Any) -> bool:
     if isinstance(x, (jax.Array, np.ndarray, np.generic)):
         return jnp.issubdtype(x.dtype, jnp.integer)
     return type(x) in (int, float, complex)
+
+
+def as_arrays(tree: Any) -> Any:
+    """Numbers and integers as arrays of floating-point numbers: optax trains them."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    if not any(map(is_number, leaves)):
+        return tree
+    return treedef.unflatten([_as_float(x) if is_number(x) else x for x in leaves])
+
+
+def _as_float(x: Any) -> jax.Array:
+    return jnp.asarray(x) if type(x) is complex else jnp.asarray(x, default_float())
 
 
 def _moved(p: Any, u: Any) -> jax.Array:
