@@ -1,5 +1,6 @@
 """Layouts of containers whose state has another form in optax."""
 
+import collections
 import dataclasses
 import functools
 import operator

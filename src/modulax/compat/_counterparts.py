@@ -107,5 +107,6 @@ def as_function(
     function.__module__ = f"modulax.compat.{module}".rstrip(".")  # by which pickle finds it
     function.__doc__ = cls.__doc__
     function.__signature__ = signature
+    function.__annotations__ = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
     function.constructs = cls  # type: ignore[attr-defined]
     return function

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._containers.multi_steps import MultiSteps as _MultiSteps
-from ._transformations import native, transformation
+from ._transformations import GradientTransformationExtraArgs, native, transformation
 
 
 class MultiSteps:
@@ -23,7 +23,18 @@ class MultiSteps:
     ):
         transform = _MultiSteps(native(opt), every_k_schedule, use_grad_mean, should_skip_update_fn, accumulator_dtype)
         self._transformation = transformation(transform)
-        self.init, self.update = self._transformation
+        # The functions themselves, unless a subclass has its own methods.
+        for name in ("init", "update"):
+            if getattr(type(self), name) is getattr(MultiSteps, name):
+                setattr(self, name, getattr(self._transformation, name))
+
+    def init(self, params: Any) -> Any:
+        """Return the initial state."""
+        return self._transformation.init(params)
+
+    def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
+        """Accumulate the gradient, and take a step after every k of them."""
+        return self._transformation.update(updates, state, params, **extra_args)
 
     @property
     def inner_opt(self) -> Any:
@@ -36,4 +47,4 @@ class MultiSteps:
 
     def gradient_transformation(self) -> Any:
         """Return the transformation."""
-        return self._transformation
+        return GradientTransformationExtraArgs(self.init, self.update)

@@ -141,7 +141,6 @@ _FUNCTIONS = {
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a module of optax, given by its name without the package."""
-    known = functools.cache(functools.partial(_found, module))
 
     def get(name: str) -> Any:
         if module == "tree_utils" and name in OLD_TREES:
@@ -158,13 +157,20 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
             warnings.warn(
                 f"`optax.{name}` is deprecated: use `optax.{DEPRECATED[name]}`.", DeprecationWarning, stacklevel=2
             )
-        return known(name)
+        return _found(module, name)
 
     return get, lambda: sorted({*NAMES[module]} - ({} if module else DEPRECATED).keys())
 
 
 def _found(module: str, name: str) -> Any:
     """What a name of a module is."""
+    if module in ("losses", "schedules", "transforms") and name in NAMES[""]:
+        module = ""  # the same object
+    return _object(module, name)
+
+
+@functools.cache
+def _object(module: str, name: str) -> Any:
     found = _current(module, ALIASES.get(name, name))
     return _warning(name, found) if name in DEPRECATED_CALLS else found
 

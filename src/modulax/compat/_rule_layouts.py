@@ -1,6 +1,7 @@
 """Layouts of rules whose state has another form in optax, and of functions of the caller."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp

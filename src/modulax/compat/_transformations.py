@@ -10,19 +10,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._containers.lookahead import LookaheadParams as OurLookaheadParams
 from .._containers.optax_adapters import named_in
 from .._protocol.boundary import AbstractUpdateBoundary, InitBoundary
 from .._protocol.entry import as_written, entry
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import default_float
 from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
@@ -101,11 +98,11 @@ class Method:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method, with numbers and integers as floating-point arrays."""
-        args = tuple(_as_arrays(x) if i != 1 else x for i, x in enumerate(args))
-        if "params" in kwargs:
-            kwargs["params"] = _as_arrays(kwargs["params"])
-        if args and type(args[-1]) is LookaheadParams:
-            return self._of_pair(*args, **kwargs)
+        args = tuple(as_arrays(x) if i != 1 else x for i, x in enumerate(args))
+        kwargs |= {key: as_arrays(kwargs[key]) for key in ("updates", "params") if key in kwargs}
+        if type(kwargs.get("params", args[-1] if args else None)) is LookaheadParams:
+            names = _SIGNATURES[self.__name__].parameters
+            return self._of_pair(**dict(zip(names, args, strict=False)) | kwargs)
         return self._function(self.transform, *args, **kwargs)
 
     def _of_pair(self, *args: Any, **kwargs: Any) -> Any:
@@ -235,6 +232,10 @@ def native(x: Any) -> Any:
         return _Aggregator(init, update)
     names = {cls.__name__ for cls in type(x).__mro__}
     return Pair(init, update, bool({"GradientTransformationExtraArgs", "MultiSteps"} & names))
+
+
+def _is_stateful_schedule(x: Any, init: Callable[..., Any]) -> bool:
+    return callable(x) and (isinstance(x, AbstractSchedule) or not inspect.signature(init).parameters)
 
 
 def native_in(x: Any) -> Any:

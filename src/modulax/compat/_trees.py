@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import tree as _tree
 from .._protocol.apply_updates import apply_updates as _apply_updates
-from .._support.arithmetic import at_least_float32, rank_of
+from .._support.arithmetic import at_least_float32, default_float, rank_of
 from ..tree._names import NamingError, ambiguous_name
 from ..tree._stacks import stack_like, unstack
 from ..tree._state import one_level
@@ -39,11 +39,40 @@ Filtering = Callable[[Path, Any], bool] | None
 
 def apply_updates(params, updates) -> Any:
     leaves, treedef = jtu.tree_flatten(params, is_leaf=lambda x: x is None)
-    if all(p is not None for p in leaves):
+    updates = as_arrays(updates)
+    if not any(p is None or is_number(p) for p in leaves):
         return _apply_updates(params, updates)
+    steps = treedef.flatten_up_to(updates)
     # A parameter that is None stays None, whatever its update is.
-    kept = [None if p is None else u for p, u in zip(leaves, treedef.flatten_up_to(updates), strict=True)]
-    return _apply_updates(params, treedef.unflatten(kept))
+    kept = [None if p is None or is_number(p) else u for p, u in zip(leaves, steps, strict=True)]
+    new = treedef.flatten_up_to(_apply_updates(params, treedef.unflatten(kept)))
+    pairs = zip(new, steps, strict=True)
+    return treedef.unflatten([_moved(p, u) if u is not None and is_number(p) else p for p, u in pairs])
+
+
+def is_number(x: Any) -> bool:
+    """Whether this is a number or an array of integers, which optax trains like any array."""
+    if isinstance(x, (jax.Array, np.ndarray, np.generic)):
+        return jnp.issubdtype(x.dtype, jnp.integer)
+    return type(x) in (int, float, complex)
+
+
+def as_arrays(tree: Any) -> Any:
+    """Numbers and integers as arrays of floating-point numbers: optax trains them."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    if not any(map(is_number, leaves)):
+        return tree
+    return treedef.unflatten([_as_float(x) if is_number(x) else x for x in leaves])
+
+
+def _as_float(x: Any) -> jax.Array:
+    return jnp.asarray(x) if type(x) is complex else jnp.asarray(x, default_float())
+
+
+def _moved(p: Any, u: Any) -> jax.Array:
+    """A number plus its update, in its own dtype."""
+    dtype = jnp.result_type(p)
+    return (jnp.asarray(p, u.dtype if jnp.issubdtype(dtype, jnp.integer) else dtype) + u).astype(dtype)
 
 
 def tree_get_all_with_path(tree, key, filtering=None) -> list[tuple[Path, Any]]:
