@@ -45,7 +45,7 @@ def pair(instance: Instance) -> tuple[Any, Any]:
 
 def described(x: Any) -> Any:
     """The classes and the fields of a state, with the shapes and dtypes of its arrays."""
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
+    if hasattr(x, "_fields"):
         return (
             type(x).__name__,
             {name: described(y) for name, y in zip(x._fields, x, strict=True)},

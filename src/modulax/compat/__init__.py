@@ -30,5 +30,5 @@ __getattr__, __dir__ = names_of("")
 __version__ = _VERSION
 _src = _PRIVATE["_src"]
 _register()
-__all__ = sorted({*_NAMES[""], *(name.partition(".")[0] for name in _NAMES if name)} - _DEPRECATED.keys())
-__all__ += ["__version__", "install"]
+_SUBMODULES = {name.partition(".")[0] for name in _NAMES if name}
+__all__ = sorted(({*_NAMES[""], *_SUBMODULES} - _DEPRECATED.keys()) | {"__version__", "install"})  # pyright: ignore

@@ -1,6 +1,5 @@
 """Layouts of containers whose state has another form in optax."""
 
-import collections
 import dataclasses
 import functools
 import operator

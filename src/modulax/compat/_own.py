@@ -149,7 +149,7 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
             return function
         if (private := PRIVATE.get(f"{module}.{name}")) is not None:
             return private
-        if name not in NAMES[module] and (module or name not in HELPERS):
+        if name not in NAMES[module] and name not in CLASSES and (module or name not in HELPERS):
             path = f"modulax.compat.{module}".rstrip(".")
             hint = "" if name.startswith("_") else suggestion(name, NAMES[module])
             raise AttributeError(f"module '{path}' has no attribute '{name}'.{hint}")

@@ -10,11 +10,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
+from .._containers.lookahead import LookaheadParams as OurLookaheadParams
 from .._containers.optax_adapters import named_in
 from .._protocol.boundary import AbstractUpdateBoundary, InitBoundary
 from .._protocol.entry import as_written, entry
@@ -24,9 +24,10 @@ from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
 from . import _container_layouts, _optimizer_layouts, _rule_layouts
-from ._layouts import Form, from_optax, to_optax
+from ._layouts import Form, from_optax, misfit, to_optax
 from ._pairs import Pair, is_pair
 from ._states import LookaheadParams
+from ._trees import as_arrays
 
 _REGISTERED = (_container_layouts, _optimizer_layouts, _rule_layouts)  # the layouts that they register
 
@@ -70,7 +71,11 @@ def _entries(cls: type[AbstractTransform]) -> dict[str, Callable[..., Any]]:
 
     def update(self: Any, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         form = Form(shapes_without(self.example_axes, updates) if params is None else params)
-        updates, new = update_here(self, updates, from_optax(self, state, form), params, **extra)
+        try:
+            ours = from_optax(self, state, form)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise misfit(self, state) from error
+        updates, new = update_here(self, updates, ours, params, **extra)
         return updates, to_optax(self, new, form)
 
     return {"init": entry(InitBoundary(init, cls.__name__)), "update": entry(_Update(update, cls.__name__))}
@@ -105,14 +110,14 @@ class Method:
             return self._of_pair(**dict(zip(names, args, strict=False)) | kwargs)
         return self._function(self.transform, *args, **kwargs)
 
-    def _of_pair(self, *args: Any, **kwargs: Any) -> Any:
+    def _of_pair(self, params: Any, updates: Any = None, state: Any = None, **extra: Any) -> Any:
         """Call a method of `Lookahead` with a pair of parameters, which stays outside of the compiled program."""
-        t, pair = self.transform, OurLookaheadParams(*args[-1])
+        t, pair = self.transform, OurLookaheadParams(*params)
         form = Form(pair.fast)
         if self.__name__ == "init":
             return to_optax(t, t.init(pair), form)
-        updates, state = t.update(args[0], from_optax(t, args[1], form), pair, **kwargs)
-        return LookaheadParams(updates.fast, updates.slow), to_optax(t, state, form)
+        steps, new = t.update(updates, from_optax(t, state, form), pair, **extra)
+        return LookaheadParams(steps.fast, steps.slow), to_optax(t, new, form)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Method) or self.__name__ != other.__name__:
@@ -142,23 +147,6 @@ def _hash(module: Any) -> int:
 def _are_equal(a: Any, b: Any) -> bool:
     """Whether two Modules are equal; traced ones are equal to themselves alone."""
     return a is b or (not _is_traced((a, b)) and _hash(a) == _hash(b) and bool(a == b))
-
-
-def _as_arrays(tree: Any) -> Any:
-    """Numbers and integers as arrays of floating-point numbers: optax trains them."""
-    leaves, treedef = jtu.tree_flatten(tree)
-    if all(isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves):
-        return tree
-    return treedef.unflatten(map(_as_array, leaves))
-
-
-def _as_array(x: Any) -> Any:
-    if isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype != jax.dtypes.float0:
-        return jnp.asarray(x, default_float() if jnp.issubdtype(x.dtype, jnp.integer) else None)
-    if type(x) in (int, float, complex):
-        return jnp.asarray(x, None if type(x) is complex else default_float())
-    # A leaf of the caller's own, around an array.
-    return x.value if isinstance(getattr(x, "value", None), jax.Array) and hasattr(x, "dtype") else x
 
 
 class GradientTransformation(NamedTuple):
@@ -224,7 +212,7 @@ def native(x: Any) -> Any:
         return x
     is_plain = type(x) is tuple and len(x) == 2 and all(map(callable, x))
     init, update = x if is_plain else (getattr(x, "init", None), getattr(x, "update", None))
-    if not callable(init) or not callable(update) or callable(x):  # schedules with a state are called
+    if not callable(init) or not callable(update) or _is_stateful_schedule(x, init):
         return x
     if isinstance(init, Method) and isinstance(update, Method) and init.transform is update.transform:
         return init.transform

@@ -58,15 +58,24 @@ def is_number(x: Any) -> bool:
 
 
 def as_arrays(tree: Any) -> Any:
-    """Numbers and integers as arrays of floating-point numbers: optax trains them."""
+    """Return a tree with arrays of floating-point numbers, also for numbers and integers: optax trains them.
+
+    Args:
+        tree: parameters or updates.
+    """
     leaves, treedef = jtu.tree_flatten(tree)
-    if not any(map(is_number, leaves)):
+    if all(isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves):
         return tree
-    return treedef.unflatten([_as_float(x) if is_number(x) else x for x in leaves])
+    return treedef.unflatten(map(_as_array, leaves))
 
 
-def _as_float(x: Any) -> jax.Array:
-    return jnp.asarray(x) if type(x) is complex else jnp.asarray(x, default_float())
+def _as_array(x: Any) -> Any:
+    if is_number(x):
+        return jnp.asarray(x) if type(x) is complex else jnp.asarray(x, default_float())
+    if isinstance(x, (np.ndarray, np.generic)):
+        return x if x.dtype == jax.dtypes.float0 else jnp.asarray(x)
+    # A leaf of the caller's own, around an array.
+    return x.value if isinstance(getattr(x, "value", None), jax.Array) and hasattr(x, "dtype") else x
 
 
 def _moved(p: Any, u: Any) -> jax.Array:

@@ -9,9 +9,9 @@ import pytest
 
 from modulax import compat
 
-from .idioms import libraries, modules, programs, states, transformations
-from .idioms._table import IDIOMS
-from .idioms.results import difference, leaves, result
+from ..idioms import libraries, modules, programs, states, transformations
+from ..idioms._table import IDIOMS
+from ..idioms.results import difference, leaves, result
 
 _DEFINED = (libraries, modules, programs, states, transformations)  # which fill the table
 
@@ -19,8 +19,6 @@ _DEFINED = (libraries, modules, programs, states, transformations)  # which fill
 DIFFERENT = {
     "cached_in_two_places": "equal transformations are equal, and have one hash",
     "complex_params": "the second moment of complex gradients is real",
-    "fields_of_lbfgs": "the last field counts pairs that were skipped",
-    "fields_of_schedule_free": "the last field is the average, for parameters in half precision",
     "gradients_of_numbers": "updates are arrays, also those of Python numbers",
     "half_precision_with_moments": "updates have the dtype of their parameters, whatever that of the moments is",
     "injected_whole_number": "hyperparameters are floating-point numbers, so that 0.5 can take the place of 1",
