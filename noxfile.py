@@ -136,7 +136,10 @@ def laws(session: nox.Session) -> None:
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
     files = [
         f"tests/test_{name}.py"
-        for name in ("contract", "closure", "scheduled_numbers", "convergence", "checkpoint_chains", "compat_states")
+        for name in (
+            *("contract", "closure", "scheduled_numbers", "convergence", "checkpoint_chains"),
+            *("compat_chains", "compat_states"),
+        )
     ]
     environment = ENVIRONMENT | QUICK_COMPILER | {"MODULAX_LAWS": "all"}
     session.run(*PYTEST, *files, *session.posargs, env=environment)
