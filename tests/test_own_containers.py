@@ -149,12 +149,16 @@ def no_matrix(tree: Any) -> Any:
     return jtu.tree_map(lambda _: None, tree)
 
 
+def _is_native(cls: type) -> bool:
+    return cls.__module__.startswith("modulax.") and not cls.__module__.startswith("modulax.compat")
+
+
 def test_every_container_is_tried():
     classes, found = [mx.AbstractContainer], set[str]()
     while classes:
         cls = classes.pop()
         classes += cls.__subclasses__()
-        if not inspect.isabstract(cls) and cls.__module__.startswith("modulax.") and cls.__name__ != "StepWithDecay":
+        if not inspect.isabstract(cls) and _is_native(cls) and cls.__name__ != "StepWithDecay":
             found.add(cls.__name__)
     # Without `Flatten`, its vectors belong to no parameter; the part of Sophia estimates a Hessian.
     assert found - {"Flatten", "ScaleBySophia"} <= AROUND.keys()

@@ -195,7 +195,7 @@ def test_parameters_of_one_stack_have_one_sharding():
     found = mx.state_sharding(optimizer, params)
 
     def moment(state: Any, name: str) -> Any:
-        return getattr(state.inner_states[labels["w1"]].inner_state[0], name)["w1"]
+        return getattr(state.inner_states[labels["w1"]].inner_state.inner[0], name)["w1"]
 
     assert moment(found, "mu").spec == PartitionSpec(None, "data")
     state = jax.jit(optimizer.init, out_shardings=found)(params)

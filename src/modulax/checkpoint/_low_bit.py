@@ -70,6 +70,12 @@ class Side:
         self.arrays = {name: x for name, x in stored.items() if name not in hidden}
         self.arrays |= {name: pair.array for name, pair in self._pairs.items()}
 
+    @classmethod
+    def beside_wide(cls, stored: Mapping[Names, Any], wide: Mapping[Names, Any]) -> "Side":
+        """The side of a state that is converted to or from its arrays in full precision, which have no phases."""
+        own = phases(stored)
+        return cls(stored, {name: x for name, x in wide.items() if name not in own})
+
     def parts(self, name: Names) -> tuple[Names, ...]:
         """The names under which an array is stored."""
         return _parts_of(name) if name in self._pairs else (name,)

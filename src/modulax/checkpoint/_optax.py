@@ -79,7 +79,7 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
     """
     owner = "state_from_optax"
     form = unstack(widened(template))
-    states, ours = _outermost(form, AbstractState), Side(_arrays(template), named(form))
+    states, ours = _outermost(form, AbstractState), Side.beside_wide(_arrays(template), named(form))
     own = ours.arrays
     if not states:
         raise ValueError(
@@ -136,7 +136,7 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
             f"and the state the second."
         )
     plan = Plan(found, own, to_ours=False)
-    plan.without[0].update(Side(_arrays(source), found).phases, _hyperparameters(form))
+    plan.without[0].update(Side.beside_wide(_arrays(source), found).phases, _hyperparameters(form))
     for where, state in states:
         pair(plan, state, where, _location(owner, where, own))
     _plan_others(plan.values, states, own, found)
