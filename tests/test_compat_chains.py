@@ -121,8 +121,8 @@ def specs(state: Any) -> list[P]:
 
 def rows(tree: Any) -> Any:
     """A rule by the classes of states, as t5x has: a spec for each array of moments, none for anything else."""
-    if isinstance(tree, tuple) and hasattr(tree, "_asdict"):
-        return {name: P("rows") if name in ("mu", "nu") else rows(x) for name, x in tree._asdict().items()}
+    if isinstance(tree, tuple) and (names := getattr(tree, "_fields", None)):
+        return {name: P("rows") if name in ("mu", "nu") else rows(x) for name, x in zip(names, tree, strict=True)}
     if isinstance(tree, dict):
         return {key: rows(x) for key, x in tree.items()}
     return [rows(x) for x in tree] if isinstance(tree, tuple) else None
