@@ -1,0 +1,95 @@
+"""Averages of the outer products of matrices, and their eigenbases: what SOAP and the optimizers like it share.
+
+All functions take matrices on the last two axes of an array. A side of a matrix is its rows, `"left"`, or its columns,
+`"right"`. Many small decompositions are computed as one batch per shape (`in_batches`): QR of twelve matrices with
+256 rows takes a third of the time that it takes one by one, on a CPU.
+"""
+
+import collections
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..linalg._products import adjoint
+
+Side = Literal["left", "right"]
+SIDES: tuple[Side, ...] = ("left", "right")
+
+product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+"""A matrix product in full precision: on a TPU, products of float32 are rounded to bfloat16 by default."""
+
+
+def outer_product(x: Array, side: Side) -> Array:
+    """Return $X X^*$ for the left side, and $X^* X$ for the right one."""
+    return product(x, adjoint(x)) if side == "left" else product(adjoint(x), x)
+
+
+def applied(x: Array, matrix: Array | None, side: Side) -> Array:
+    """Return $M X$ for the left side, $X M$ for the right one, and $X$ where there is no matrix."""
+    if matrix is None:
+        return x
+    return product(matrix, x) if side == "left" else product(x, matrix)
+
+
+def rotated(x: Array, left: Array | None, right: Array | None) -> Array:
+    """Return $Q_L^* X Q_R$: a matrix in the bases of both sides; None for a side without one."""
+    return applied(applied(x, None if left is None else adjoint(left), "left"), right, "right")
+
+
+def rotated_back(x: Array, left: Array | None, right: Array | None) -> Array:
+    """Return $Q_L X Q_R^*$, the inverse of `rotated`."""
+    return applied(applied(x, left, "left"), None if right is None else adjoint(right), "right")
+
+
+def eigenbasis(x: Array) -> Array:
+    """Return the eigenvectors of Hermitian matrices as columns, from the largest eigenvalue on."""
+    return jnp.flip(jnp.linalg.eigh(x).eigenvectors, axis=-1)
+
+
+def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
+    """Return a better eigenbasis by one power step and a QR decomposition, and the order of the old vectors in it.
+
+    The old vectors are sorted by their estimated eigenvalues first, from the largest one on.
+
+    Args:
+        x: Hermitian matrices.
+        basis: their eigenvectors, roughly, as columns.
+    """
+    turned = product(x, basis)
+    estimates = jnp.real(jnp.sum(jnp.conj(basis) * turned, axis=-2))
+    order = jnp.argsort(-estimates, axis=-1)
+    return jnp.linalg.qr(jnp.take_along_axis(turned, order[..., None, :], axis=-1)).Q, order
+
+
+def in_order(x: Array, order: Array, side: Side) -> Array:
+    """Return a matrix with its rows or columns in another order."""
+    return jnp.take_along_axis(
+        x, order[..., None] if side == "left" else order[..., None, :], {"left": -2, "right": -1}[side]
+    )
+
+
+def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array]) -> list[tuple[Array, ...]]:
+    """Apply a function to corresponding arrays of lists, with all matrices of one shape and dtype joined in one batch.
+
+    Args:
+        function: of one array of each list, with one batch axis, which returns arrays with that axis first.
+        lists: arrays of matrices on the last two axes, of equal shapes at one place.
+    """
+    kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
+    for i, x in enumerate(lists[0]):
+        kinds[x.shape[-2:], x.dtype].append(i)
+    out: list[tuple[Array, ...]] = [()] * len(lists[0])
+    for places in kinds.values():
+        flat = [[xs[i].reshape(-1, *xs[i].shape[-2:]) for i in places] for xs in lists]
+        ends = np.cumsum([len(x) for x in flat[0]])
+        results = function(*(jnp.concatenate(xs) if len(xs) > 1 else xs[0] for xs in flat))
+        parts = [jnp.split(y, ends[:-1]) if len(places) > 1 else [y] for y in results]
+        for k, i in enumerate(places):
+            batch = lists[0][i].shape[:-2]
+            out[i] = tuple(part[k].reshape(*batch, *part[k].shape[1:]) for part in parts)
+    return out
