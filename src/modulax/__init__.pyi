@@ -112,6 +112,7 @@ from ._optimizers.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW, S
 from ._optimizers.sgd import SGD as SGD
 from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
 from ._optimizers.sm3 import SM3 as SM3
+from ._optimizers.soap import SOAP as SOAP
 from ._optimizers.sophia import Sophia as Sophia
 from ._optimizers.stable_adam import StableAdamW as StableAdamW
 from ._optimizers.yogi import Yogi as Yogi
@@ -278,6 +279,7 @@ from ._transforms.scaling import (
 )
 from ._transforms.signsgd import ScaleBySign as ScaleBySign
 from ._transforms.sm3 import ScaleBySM3 as ScaleBySM3
+from ._transforms.soap import ScaleBySOAP as ScaleBySOAP
 from ._transforms.sophia import (
     HutchinsonDiagonal as HutchinsonDiagonal,
     ScaleBySophia as ScaleBySophia,

@@ -28,9 +28,9 @@ class SOAP(AbstractOptimizer):
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$, a matrix. The columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$, as in
-    `ScaleBySOAP`. The first call computes them from the first gradient, and changes no parameter. Vectors are trained
-    by Adam, also from the second call on.
+    with $g_t$ the gradient at $w_t$, a matrix. The columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$, as
+    in `ScaleBySOAP`. The first call computes them from the first gradient, and changes no parameter. Vectors are
+    trained by Adam, also from the second call on.
 
     A step costs about as many operations as six products of the gradient with a square matrix of its sides, and the
     state has two moments and two square matrices for each side: for a square matrix, six times its size.

@@ -9,6 +9,7 @@ from jaxtyping import Array
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import as_labels, mask_or_all
+from .._support.arithmetic import default_float
 from .._support.module import AbstractState, counter
 from .._support.types import Count, Shared
 from .regularization import decayed
@@ -47,7 +48,7 @@ class StepThenDecay(AbstractLeafwise[StepThenDecayState]):
 
     def where(self, tree):
         chosen = mask_or_all(self, self.mask, tree)
-        return None if chosen is None else [1.0 if x else 0.0 for x in chosen]
+        return None if chosen is None else [jnp.asarray(x, default_float()) for x in chosen]
 
     def prepare(self, count):
         return jnp.where(count >= self.start, 1.0, 0.0).astype(count.dtype)

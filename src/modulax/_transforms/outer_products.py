@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..linalg._products import adjoint
+from ..linalg._singular import reciprocal
 
 Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
@@ -24,8 +25,13 @@ product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 """A matrix product in full precision: on a TPU, products of float32 are rounded to bfloat16 by default."""
 
 
+_MOST = 1e15  # the square of it, times the number of entries of any matrix, is finite in float32
+
+
 def outer_product(x: Array, side: Side) -> Array:
-    """Return $X X^*$ for the left side, and $X^* X$ for the right one."""
+    """Return $X X^*$ for the left side, and $X^* X$ for the right one; of a huge matrix, a multiple that is finite."""
+    largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
+    x = x * jnp.minimum(1.0, _MOST / jnp.maximum(largest, 1.0)).astype(x.dtype)
     return product(x, adjoint(x)) if side == "left" else product(adjoint(x), x)
 
 
@@ -46,9 +52,45 @@ def rotated_back(x: Array, left: Array | None, right: Array | None) -> Array:
     return applied(applied(x, left, "left"), None if right is None else adjoint(right), "right")
 
 
+@jax.custom_jvp
 def eigenbasis(x: Array) -> Array:
-    """Return the eigenvectors of Hermitian matrices as columns, from the largest eigenvalue on."""
+    """Return the eigenvectors of Hermitian matrices as columns, from the largest eigenvalue on.
+
+    The derivative is not defined where eigenvalues coincide; these components of it are zero.
+    """
     return jnp.flip(jnp.linalg.eigh(x).eigenvectors, axis=-1)
+
+
+@eigenbasis.defjvp
+def _eigenbasis_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    values, vectors = (jnp.flip(y, axis=-1) for y in jnp.linalg.eigh(x))
+    apart = values[..., None, :] - values[..., :, None]
+    turning = product(adjoint(vectors), product(dx, vectors)) * reciprocal(apart).astype(x.dtype)
+    return vectors, product(vectors, turning)
+
+
+@jax.custom_jvp
+def orthonormalized(x: Array) -> Array:
+    """Return the orthonormal factor of the QR decomposition of square matrices.
+
+    The derivative is not defined along columns that depend on those before them; these components of it are zero.
+    """
+    return jnp.linalg.qr(x).Q
+
+
+@orthonormalized.defjvp
+def _orthonormalized_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    q, r = jnp.linalg.qr(x)
+    diagonal = jnp.diagonal(r, axis1=-2, axis2=-1)
+    least = jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(diagonal), axis=-1, keepdims=True)
+    is_free = jnp.abs(diagonal) > least
+    # A dependent column gets a diagonal of one, so that the triangular system can be solved; its solution is dropped.
+    r = jnp.where(is_free[..., None, :], r, jnp.eye(r.shape[-1], dtype=r.dtype))
+    rates = adjoint(jax.scipy.linalg.solve_triangular(adjoint(r), adjoint(product(adjoint(q), dx)), lower=True))
+    below = jnp.tril(jnp.where(is_free[..., None, :], rates, 0), -1)
+    return q, product(q, below - adjoint(below))
 
 
 def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
@@ -63,7 +105,7 @@ def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
     turned = product(x, basis)
     estimates = jnp.real(jnp.sum(jnp.conj(basis) * turned, axis=-2))
     order = jnp.argsort(-estimates, axis=-1)
-    return jnp.linalg.qr(jnp.take_along_axis(turned, order[..., None, :], axis=-1)).Q, order
+    return orthonormalized(jnp.take_along_axis(turned, order[..., None, :], axis=-1)), order
 
 
 def in_order(x: Array, order: Array, side: Side) -> Array:

@@ -13,7 +13,16 @@ from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.masks import AbstractLabels
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
-from .._support.arithmetic import abs_sq, at_least_float32, bias, moment, safe_increment, safe_sqrt, zeros_in
+from .._support.arithmetic import (
+    abs_sq,
+    at_least_float32,
+    bias,
+    moment,
+    real_dtype,
+    safe_increment,
+    safe_sqrt,
+    zeros_in,
+)
 from .._support.checks import AT_LEAST_ONE, DECAY
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
@@ -78,8 +87,6 @@ class ScaleBySOAP(AbstractTransform):
     by their estimated eigenvalues; $m$ is carried over to the new bases, and the entries of $v$ are sorted. All other
     leaves are trained by Adam, also from the second call on.
 
-    The bases are constants for derivatives with respect to hyperparameters.
-
     Args:
         b1: exponential decay rate $\beta_1$ of the first moment.
         b2: exponential decay rate $\beta_2$ of the second moment.
@@ -124,12 +131,21 @@ class ScaleBySOAP(AbstractTransform):
         t = state.count.astype(float)
         # The first call changes no moment.
         step = jax.jit(functools.partial(_step, now, jnp.maximum(t, 1.0), is_first), static_argnums=0)
-        moved = [step(*row) for row in zip(matrices, leaves, before, strict=True)]
+        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
+            moved = [step(*row) for row in zip(matrices, leaves, before, strict=True)]
         after = [leaf for _, leaf in moved]
         k = jnp.round(now.precondition_frequency).astype(jnp.int32)
         after = _with_bases(matrices, after, is_first, (state.count % k == 0) | is_first)
         new = _joined(after, [rebuild for _, rebuild in columns], safe_increment(state.count))
         return treedef.unflatten([u for u, _ in moved]), new
+
+    def at(self, state: SOAPState) -> "ScaleBySOAP":
+        """Return the transform with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this transform.
+        """
+        return resolve(self, state.count)
 
     def _matrices(self, tree: PyTree) -> list[Matrix | None]:
         specified: AbstractLabels = self.weight_dimension_numbers
@@ -145,7 +161,8 @@ class ScaleBySOAP(AbstractTransform):
 
 
 def _joined(leaves: list[_Leaf], rebuild: list[Any], count: Array) -> SOAPState:
-    trees = [make(list(values)) for make, values in zip(rebuild, zip(*leaves, strict=True), strict=True)]
+    columns = zip(*leaves, strict=True) if leaves else [()] * len(rebuild)
+    trees = [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]
     return SOAPState(*trees, count=count)
 
 
@@ -154,21 +171,23 @@ def _step(
 ) -> tuple[Array, _Leaf]:
     """The direction of one leaf, and its new moments and outer products."""
     wide = at_least_float32(g.dtype)
-    numbers = {name: jnp.asarray(getattr(now, name)).astype(wide) for name in ("b1", "b2", "eps")}
-    b1, b2, eps = numbers.values()
-    x = g.astype(wide)
+
+    def real(x: Any) -> Array:
+        return jnp.asarray(x).astype(real_dtype(wide))
+
+    b1, b2, eps, t, x = real(now.b1), real(now.b2), real(now.eps), real(t), g.astype(wide)
     turned = x if matrix is None else matrix.back(rotated(matrix.of(x), s.left_basis, s.right_basis))
     mu, nu = moment(b1, s.mu.astype(wide), turned), moment(b2, s.nu, abs_sq(turned))
     u = safe_sqrt(bias(b2, t)) / bias(b1, t) * mu / (safe_sqrt(nu) + eps)
     if matrix is not None:
         u = matrix.back(rotated_back(matrix.of(u), s.left_basis, s.right_basis))
-        beta = b2 if now.shampoo_beta is None else jnp.asarray(now.shampoo_beta).astype(wide)
+        beta = b2 if now.shampoo_beta is None else real(now.shampoo_beta)
         products = {
             side: None if (old := getattr(s, side)) is None else moment(beta, old, outer_product(matrix.of(x), side))
             for side in SIDES
         }
         s = s._replace(**products)
-    kept = [jnp.where(is_first, old, new).astype(old.dtype) for old, new in ((s.mu, mu), (s.nu, nu))]
+    kept = [jnp.where(is_first, old, new.astype(old.dtype)) for old, new in ((s.mu, mu), (s.nu, nu))]
     return jnp.where(is_first, 0, u).astype(g.dtype), s._replace(mu=kept[0], nu=kept[1])
 
 
@@ -177,8 +196,8 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Ar
     places: list[tuple[int, Side]] = [
         (i, side) for i, leaf in enumerate(leaves) for side in SIDES if getattr(leaf, side) is not None
     ]
-    products = [jax.lax.stop_gradient(getattr(leaves[i], side)) for i, side in places]
-    bases = [jax.lax.stop_gradient(getattr(leaves[i], f"{side}_basis")) for i, side in places]
+    products = [getattr(leaves[i], side) for i, side in places]
+    bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
 
     def first() -> list[_Leaf]:
         found = in_batches(lambda x: (eigenbasis(x),), products)
@@ -204,7 +223,8 @@ def _carried(matrix: Matrix | None, old: _Leaf, new: _Leaf, orders: dict[tuple[i
     """The leaf with its first moment in the new bases, and the entries of the second one in the new order."""
     if matrix is None:
         return new
-    mu = rotated_back(matrix.of(old.mu.astype(old.nu.dtype)), old.left_basis, old.right_basis)
+    mu = matrix.of(old.mu.astype(at_least_float32(old.mu.dtype)))
+    mu = rotated_back(mu, old.left_basis, old.right_basis)
     mu = rotated(mu, new.left_basis, new.right_basis)
     nu = matrix.of(old.nu)
     for side in SIDES:
