@@ -65,6 +65,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Muon": lambda rate: mx.Muon(_rate(rate), adam_learning_rate=_rate(rate)),
     "Muon-rms": lambda rate: mx.Muon(_rate(rate), consistent_rms=0.2),
     "SOAP": lambda rate: mx.SOAP(_rate(rate), weight_decay=0.0),
+    "Shampoo": lambda rate: mx.Shampoo(_rate(rate), b2=0.99, eps=1e-8, grafting=mx.ScaleByAdam()),
     "GaLore": lambda rate: mx.GaLore(_rate(rate), 4, 50),
     # These find their own step size: the rate is no matter to them.
     "Prodigy": lambda rate: mx.Prodigy(_rate(1.0)),

@@ -78,6 +78,7 @@ from ._transforms.running_norm import (
     ClipByRunningNormState as ClipByRunningNormState,
 )
 from ._transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
+from ._transforms.shampoo import ShampooState as ShampooState
 from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
 from ._transforms.soap import SOAPState as SOAPState
 from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState

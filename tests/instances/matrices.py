@@ -145,8 +145,8 @@ TRANSFORMS = (
         "ScaleBySOAP",
         mx.ScaleBySOAP,
         exemptions={
-            "a_batch_of_transforms_is_a_loop": "where a rotated gradient is zero but for rounding, Adam divides rounding "
-            "by its own root; with a larger `eps`, it holds"
+            "a_batch_of_transforms_is_a_loop": "where a rotated gradient is zero but for rounding, Adam divides "
+            "rounding by its own root; with a larger `eps`, it holds"
         },
     ),
     Instance("ScaleBySOAP-often", lambda: mx.ScaleBySOAP(0.8, 0.9, 0.7, 1e-6, 1, 2)),
@@ -156,6 +156,26 @@ TRANSFORMS = (
         "SOAP-schedules",
         lambda: mx.SOAP(decaying, schedules.Linear(0.8, 0.95, 10), eps=1e-3, precondition_frequency=growing),
     ),
+    # --- Shampoo
+    Instance("ScaleByShampoo", lambda: mx.ScaleByShampoo(eps=1e-3)),
+    Instance(
+        "ScaleByShampoo-all",
+        lambda: mx.ScaleByShampoo(0.8, 0.9, 0.7, 1e-3, 2, 3, 2, 0.4, mx.ScaleByAdam(), kl=True),
+    ),
+    Instance("Shampoo", lambda: mx.Shampoo(0.05, eps=1e-3)),
+    Instance("Shampoo-mask", lambda: mx.Shampoo(0.05, eps=1e-3, weight_decay=0.1, mask=KERNELS)),
+    Instance(
+        "Shampoo-schedules",
+        lambda: mx.Shampoo(
+            decaying,
+            schedules.Linear(0.8, 0.95, 10),
+            0.9,
+            eps=1e-3,
+            precondition_frequency=growing,
+            grafting=mx.ScaleByRMS(),
+        ),
+    ),
+    Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=1e-3)),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
     Instance(

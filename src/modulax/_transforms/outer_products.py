@@ -87,7 +87,7 @@ def _orthonormalized_jvp(primals, tangents):
     least = jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(diagonal), axis=-1, keepdims=True)
     is_free = jnp.abs(diagonal) > least
     # A dependent column gets a diagonal of one, so that the triangular system can be solved; its solution is dropped.
-    r = jnp.where(is_free[..., None, :], r, jnp.eye(r.shape[-1], dtype=r.dtype))
+    r = jnp.where(is_free[..., None, :], r, _identities(r))
     rates = adjoint(jax.scipy.linalg.solve_triangular(adjoint(r), adjoint(product(adjoint(q), dx)), lower=True))
     below = jnp.tril(jnp.where(is_free[..., None, :], rates, 0), -1)
     return q, product(q, below - adjoint(below))
@@ -135,3 +135,78 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
             batch = lists[0][i].shape[:-2]
             out[i] = tuple(part[k].reshape(*batch, *part[k].shape[1:]) for part in parts)
     return out
+
+
+def inverse_root(x: Array, exponent: Array, eps: Array) -> Array:
+    r"""Return $(X + \varepsilon I)^{-p}$ of Hermitian matrices, by their eigenvalues, which are at least $\varepsilon$.
+
+    Args:
+        x: Hermitian positive semidefinite matrices.
+        exponent: the exponent $p$.
+        eps: $\varepsilon$.
+    """
+    return _inverse_power(x + eps.astype(x.dtype) * _identities(x), exponent, eps)
+
+
+def _identities(x: Array) -> Array:
+    return jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
+
+
+@jax.custom_jvp
+def _inverse_power(x: Array, exponent: Array, least: Array) -> Array:
+    values, vectors = _eigenvalues(x, least)
+    return product(vectors * (values**-exponent)[..., None, :].astype(x.dtype), adjoint(vectors))
+
+
+def _eigenvalues(x: Array, least: Array) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors, all eigenvalues raised so that the smallest one has a least value."""
+    values, vectors = jnp.linalg.eigh(x)
+    return values + jnp.maximum(least - jnp.min(values, axis=-1, keepdims=True), 0), vectors
+
+
+@_inverse_power.defjvp
+def _inverse_power_jvp(primals, tangents):
+    """By the divided differences of the function of an eigenvalue, which are finite for equal eigenvalues too."""
+    (x, exponent, least), (dx, d_exponent, _) = primals, tangents
+    values, vectors = _eigenvalues(x, least)
+    powers = values**-exponent
+    apart, slope = values[..., None, :] - values[..., :, None], -exponent * powers / values
+    differences = (powers[..., None, :] - powers[..., :, None]) * reciprocal(apart)
+    slopes = jnp.where(apart == 0, slope[..., None, :], differences)
+    inside = product(adjoint(vectors), product(dx, vectors)) * slopes.astype(x.dtype)
+    inside += (-jnp.log(values) * powers * d_exponent)[..., None, :].astype(x.dtype) * _identities(x)
+    root = product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
+    return root, product(vectors, product(inside, adjoint(vectors)))
+
+
+def blocks(x: Array, size: int) -> Array:
+    """Divide matrices into blocks: the axes of the rows and the columns of blocks, before those within a block.
+
+    Where a side is no multiple of the size of its blocks, the last ones are filled up with zeros.
+
+    Args:
+        x: the matrices.
+        size: the longest side of a block.
+    """
+    *batch, rows, columns = x.shape
+    (m, r), (n, c) = _divided(rows, size), _divided(columns, size)
+    padding = [(0, 0)] * len(batch) + [(0, m * r - rows), (0, n * c - columns)]
+    x = jnp.pad(x, padding) if m * r > rows or n * c > columns else x
+    return jnp.swapaxes(x.reshape(*batch, m, r, n, c), -3, -2)
+
+
+def unblocked(x: Array, shape: tuple[int, int]) -> Array:
+    """Return the matrices that were divided into blocks.
+
+    Args:
+        x: the blocks.
+        shape: the number of rows and columns of a matrix.
+    """
+    *batch, m, n, r, c = x.shape
+    return jnp.swapaxes(x, -3, -2).reshape(*batch, m * r, n * c)[..., : shape[0], : shape[1]]
+
+
+def _divided(length: int, size: int) -> tuple[int, int]:
+    """The number of blocks along a side, and their length."""
+    count = max(-(-length // size), 1)
+    return count, -(-length // count)
