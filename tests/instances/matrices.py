@@ -175,7 +175,7 @@ TRANSFORMS = (
             grafting=mx.ScaleByRMS(),
         ),
     ),
-    Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=1e-3)),
+    Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1)),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
     Instance(

@@ -62,7 +62,7 @@ class Shampoo(AbstractOptimizer):
     eps: Hyperparameter = number(1e-12)
     weight_decay: Hyperparameter = number(0.0)
     precondition_frequency: Hyperparameter = number(1, needs=AT_LEAST_ONE)
-    start: OptionalNumber = number(None, needs=AT_LEAST_ONE, optional=True)
+    start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     block_size: int = eqx.field(static=True, default=1024, metadata={"least": 1})
     exponent: OptionalNumber = number(None, optional=True)
     grafting: AbstractTransform | None = part(None, optional=True)

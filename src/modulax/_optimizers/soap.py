@@ -1,5 +1,6 @@
 """The optimizer SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
 
+from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
@@ -47,6 +48,8 @@ class SOAP(AbstractOptimizer):
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`; by default all arrays whose axes
             are inputs and outputs.
+        normalize_grads: whether the direction of each array is divided by the root of its mean square.
+        correct_bias: whether to correct the bias of the moments, as above.
 
     References:
         Vyas et al., [SOAP: Improving and Stabilizing Shampoo using Adam](https://arxiv.org/abs/2409.11321), 2024, and
@@ -63,6 +66,9 @@ class SOAP(AbstractOptimizer):
     max_precond_dim: int = eqx.field(static=True, default=10_000, metadata={"least": 1})
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    _: KW_ONLY
+    normalize_grads: bool = eqx.field(static=True, default=False)
+    correct_bias: bool = eqx.field(static=True, default=True)
 
     def transform(self) -> Chain:
         return Chain(
@@ -74,6 +80,8 @@ class SOAP(AbstractOptimizer):
                 self.precondition_frequency,
                 self.max_precond_dim,
                 self.weight_dimension_numbers,
+                normalize_grads=self.normalize_grads,
+                correct_bias=self.correct_bias,
             ),
             StepThenDecay(self.learning_rate, self.weight_decay, self.mask, start=1),
         )

@@ -30,7 +30,7 @@ _MOST = 1e15  # the square of it, times the number of entries of any matrix, is 
 
 def outer_product(x: Array, side: Side) -> Array:
     """Return $X X^*$ for the left side, and $X^* X$ for the right one; of a huge matrix, a multiple that is finite."""
-    largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
+    largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
     x = x * jnp.minimum(1.0, _MOST / jnp.maximum(largest, 1.0)).astype(x.dtype)
     return product(x, adjoint(x)) if side == "left" else product(adjoint(x), x)
 
@@ -160,7 +160,10 @@ def _inverse_power(x: Array, exponent: Array, least: Array) -> Array:
 
 def _eigenvalues(x: Array, least: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors, all eigenvalues raised so that the smallest one has a least value."""
-    values, vectors = jnp.linalg.eigh(x)
+    # Within the decomposition, entries are squared.
+    scale = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=jnp.finfo(x.dtype).tiny)
+    values, vectors = jnp.linalg.eigh(x / scale.astype(x.dtype))
+    values *= scale[..., 0]
     return values + jnp.maximum(least - jnp.min(values, axis=-1, keepdims=True), 0), vectors
 
 
@@ -208,5 +211,4 @@ def unblocked(x: Array, shape: tuple[int, int]) -> Array:
 
 def _divided(length: int, size: int) -> tuple[int, int]:
     """The number of blocks along a side, and their length."""
-    count = max(-(-length // size), 1)
-    return count, -(-length // count)
+    return max(-(-length // size), 1), min(length, size)

@@ -20,6 +20,7 @@ from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..tree._align import align
+from ..tree._math import norm
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import SIDES, Side, applied, blocks, in_batches, inverse_root, outer_product, unblocked
@@ -102,7 +103,7 @@ class ScaleByShampoo(AbstractContainer):
     b3: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Number = number(1e-12)
     precondition_frequency: Number = number(1, needs=AT_LEAST_ONE)
-    start: OptionalNumber = number(None, needs=AT_LEAST_ONE, optional=True)
+    start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     block_size: int = eqx.field(static=True, default=1024, metadata={"least": 1})
     exponent: OptionalNumber = number(None, optional=True)
     grafting: AbstractTransform | None = part(None, optional=True, state="grafting_state", auxiliary=True)
@@ -162,7 +163,7 @@ class ScaleByShampoo(AbstractContainer):
 
 def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
     """The blocks of a matrix; anything else is one column."""
-    return blocks(x.reshape(-1, 1) if matrix is None else matrix.of(x), now.block_size)
+    return blocks(x.reshape(x.size, 1) if matrix is None else matrix.of(x), now.block_size)
 
 
 def _joined(leaves: list[_Leaf], rebuild: list[Any], count: Array, grafting: State) -> ShampooState:
@@ -207,8 +208,9 @@ class _Rule(NamedTuple):
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
-        k = jnp.round(self.now.precondition_frequency)
-        is_due = (self.t >= self._start()) & ((self.t % k == 0) | (self.t == self._start()))
+        step, start = self.t.astype(jnp.int32), self._start()
+        k = jnp.round(self.now.precondition_frequency).astype(jnp.int32)
+        is_due = (step >= start) & ((step % k == 0) | (step == start))
         places: list[tuple[int, Side]] = [
             (i, side) for i, leaf in enumerate(leaves) for side in SIDES if getattr(leaf, side) is not None
         ]
@@ -226,7 +228,9 @@ class _Rule(NamedTuple):
         return cond(is_due, fresh, lambda: leaves) if places else leaves
 
     def _start(self) -> Array:
-        return jnp.round(self.now.precondition_frequency if self.now.start is None else self.now.start)
+        if self.now.start is None:
+            return jnp.round(self.now.precondition_frequency).astype(jnp.int32)
+        return jnp.asarray(self.now.start, jnp.int32)
 
     def _root(self, exponent: Any) -> Any:
         def root(x: Array) -> tuple[Array]:
@@ -244,9 +248,8 @@ class _Rule(NamedTuple):
 
     def grafted(self, u: Array, x: Array, other: Array | None) -> Array:
         """The direction with the norm of another one; until the first roots, this one alone."""
-        has_roots = self.t >= self._start()
+        has_roots = self.t.astype(jnp.int32) >= self._start()
         if other is None:
             return jnp.where(has_roots, u, x)
         other = other.astype(u.dtype)
-        scale = jnp.linalg.norm(other) / (jnp.linalg.norm(u) + _TINY)
-        return jnp.where(has_roots, scale * u, other)
+        return jnp.where(has_roots, norm(other) / (norm(u) + _TINY) * u, other)

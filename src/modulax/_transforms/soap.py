@@ -1,5 +1,6 @@
 """The direction of SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
 
+import dataclasses
 import functools
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,6 +42,8 @@ from .outer_products import (
     rotated,
     rotated_back,
 )
+
+_LEAST = 1e-30  # added to the root of the mean square that a direction is divided by
 
 
 class SOAPState(AbstractState):
@@ -96,6 +99,8 @@ class ScaleBySOAP(AbstractTransform):
         max_precond_dim: the longest side of a matrix that gets a basis; the other side may still have one.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleByMuon`; by default the roles of the
             parameters tell which axes are rows and columns, and all arrays with both are matrices, embeddings too.
+        normalize_grads: whether each direction is divided by the root of its mean square.
+        correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
 
     References:
         Vyas et al., [SOAP: Improving and Stabilizing Shampoo using Adam](https://arxiv.org/abs/2409.11321), 2024, and
@@ -111,6 +116,9 @@ class ScaleBySOAP(AbstractTransform):
     precondition_frequency: Number = number(10, needs=AT_LEAST_ONE)
     max_precond_dim: int = eqx.field(static=True, default=10_000, metadata={"least": 1})
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    _: dataclasses.KW_ONLY
+    normalize_grads: bool = eqx.field(static=True, default=False)
+    correct_bias: bool = eqx.field(static=True, default=True)
 
     def init(self, params: Params) -> SOAPState:
         """Return zeros; the first call computes the bases."""
@@ -178,7 +186,8 @@ def _step(
     b1, b2, eps, t, x = real(now.b1), real(now.b2), real(now.eps), real(t), g.astype(wide)
     turned = x if matrix is None else matrix.back(rotated(matrix.of(x), s.left_basis, s.right_basis))
     mu, nu = moment(b1, s.mu.astype(wide), turned), moment(b2, s.nu, abs_sq(turned))
-    u = safe_sqrt(bias(b2, t)) / bias(b1, t) * mu / (safe_sqrt(nu) + eps)
+    u = mu / (safe_sqrt(nu) + eps)
+    u = safe_sqrt(bias(b2, t)) / bias(b1, t) * u if now.correct_bias else u
     if matrix is not None:
         u = matrix.back(rotated_back(matrix.of(u), s.left_basis, s.right_basis))
         beta = b2 if now.shampoo_beta is None else real(now.shampoo_beta)
@@ -187,6 +196,8 @@ def _step(
             for side in SIDES
         }
         s = s._replace(**products)
+    if now.normalize_grads:
+        u = u / (_LEAST + safe_sqrt(jnp.mean(abs_sq(u))))
     kept = [jnp.where(is_first, old, new.astype(old.dtype)) for old, new in ((s.mu, mu), (s.nu, nu))]
     return jnp.where(is_first, 0, u).astype(g.dtype), s._replace(mu=kept[0], nu=kept[1])
 
