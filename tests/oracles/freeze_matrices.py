@@ -308,7 +308,7 @@ def dion() -> None:
     adamw = {"algorithm": "adamw", "lr": 0.05}
     adamw_all = adamw | {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.2}
     reference = functools.partial(groups, module.MuonReference)
-    some = {"lr": 0.1, "mu": 0.8, "weight_decay": 0.2, "epsilon": 1e-3}
+    some: dict[str, Any] = {"lr": 0.1, "mu": 0.8, "weight_decay": 0.2, "epsilon": 1e-3}
     add(
         "Muon.reference",
         default=reference({}, adamw, lr=0.05),
