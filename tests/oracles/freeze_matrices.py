@@ -316,7 +316,8 @@ def dion() -> None:
         tall=reference({}, adamw, True, lr=0.05),
         unadjusted=reference({}, adamw, adjust_lr=None, lr=0.05),
     )
-    for name, cls, more in (("Muon.dion", module.Muon, {}), ("NorMuon.dion", module.NorMuon, {"muon_beta2": 0.9})):
+    rows: dict[str, Any] = {"muon_beta2": 0.9}
+    for name, cls, more in (("Muon.dion", module.Muon, {}), ("NorMuon.dion", module.NorMuon, rows)):
         case = functools.partial(groups, cls)
         everything = some | more | {"nesterov": True, "adjust_lr": "rms_norm", "use_polar_express": False}
         add(
