@@ -1,7 +1,7 @@
 """The problem of the frozen trajectories of matrices: a quadratic with noise, computed from integers.
 
-The arrays are in the order in which a dictionary of them is flattened, and matrices are inputs x outputs. No gradient has
-more than one singular value of zero on either side, so that no basis of eigenvectors is arbitrary.
+The arrays are in the order in which a dictionary of them is flattened, and matrices are inputs x outputs. The outer
+products of a gradient have at most one eigenvalue of zero, so that no basis of eigenvectors is arbitrary.
 """
 
 from typing import Any
