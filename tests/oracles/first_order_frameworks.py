@@ -13,14 +13,15 @@ freeze: Any = importlib.import_module("freeze")  # its neighbours; the package a
 problem: Any = importlib.import_module("first_order_problem")
 loops: Any = importlib.import_module("first_order_loops")
 released, stub, torch, STEPS = freeze.released, freeze.stub, freeze.torch, problem.STEPS
-Arrays, Case, SMALL, add = loops.Arrays, loops.Case, loops.SMALL, loops.add
+Case, SMALL, add = loops.Case, loops.SMALL, loops.add
+Arrays = dict[str, np.ndarray]
 
 
 def ftrl() -> None:
     keras: Any = importlib.import_module("keras")
     keras.config.set_floatx("float64")
 
-    def case(**hyperparameters: Any) -> Case:
+    def case(**hyperparameters: Any) -> Any:
         def run(start: Arrays) -> Iterator[Arrays]:
             params = {n: keras.Variable(w, dtype="float64") for n, w in start.items()}
             optimizer = keras.optimizers.Ftrl(**hyperparameters)
@@ -43,7 +44,7 @@ def amos() -> None:
     jax.config.update("jax_enable_x64", True)
     module = released("google-research/jestimator", "jestimator/amos.py")
 
-    def case(the_problem: Any, **hyperparameters: Any) -> Case:
+    def case(the_problem: Any, **hyperparameters: Any) -> Any:
         def run(start: Arrays) -> Iterator[Arrays]:
             params, transform = {n: jax.numpy.asarray(w) for n, w in start.items()}, module.amos(**hyperparameters)
             state = transform.init(params)
@@ -122,7 +123,7 @@ def tiger() -> None:
     cls = released("bojone/tiger", "tiger.py").Tiger
     layers = problem.KERAS
 
-    def case(nan_at: tuple[int, ...] = (), **hyperparameters: Any) -> Case:
+    def case(nan_at: tuple[int, ...] = (), **hyperparameters: Any) -> Any:
         def run(start: Arrays) -> Iterator[Arrays]:
             params = {n: named(n, w) for n, w in start.items()}
             optimizer = cls(**hyperparameters)

@@ -24,13 +24,13 @@ released, package, stub, torch, CHECKOUTS = (
     freeze.released, freeze.package, freeze.stub, freeze.torch, freeze.CHECKOUTS
 )  # fmt: skip
 add, every, part, torch_case = loops.add, loops.every, loops.part, loops.torch_case
-Arrays, Case, Layout, Params, DRAWS, PLAIN, SMALL = (
-    loops.Arrays, loops.Case, loops.Layout, loops.Params, loops.DRAWS, loops.PLAIN, loops.SMALL
-)  # fmt: skip
+Case, Layout, DRAWS, PLAIN, SMALL = loops.Case, loops.Layout, loops.DRAWS, loops.PLAIN, loops.SMALL
 STEPS, cosine = problem.STEPS, problem.cosine
 FROZEN = Path(__file__).with_name("first_order.npz")
 FLOOR = 1e-11
 MOVED = 1e-15
+Arrays = dict[str, np.ndarray]
+Params = dict[str, Any]
 
 
 # --- Variance reduction and caution -----------------------------------------------------------------
@@ -57,7 +57,7 @@ class Exact:
 def mars() -> None:
     cls = released("AGI-Arena/MARS", "MARS/optimizers/mars.py").MARS
 
-    def exact(**hyperparameters: Any) -> Case:
+    def exact(**hyperparameters: Any) -> Any:
         return torch_case(lambda params: Exact(params, cls, **hyperparameters))
 
     more = {"betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "gamma": 0.2, "optimize_1d": True}
@@ -108,10 +108,10 @@ def cautious() -> None:
         mean=every(timm, lr=0.02), mean_all=every(timm, **more))  # fmt: skip
     dion = released("microsoft/dion", "dion/scalar_opts.py")
 
-    def function(name: str, moments: int, **hyperparameters: Any) -> Case:
+    def function(name: str, moments: int, **hyperparameters: Any) -> Any:
         return torch_case(lambda params: Function(params, getattr(dion, name), moments, **hyperparameters))
 
-    more = {"lr": 0.1, "beta1": 0.8, "beta2": 0.95}
+    more = {"lr": 0.1, "beta1": 0.8, "beta2": 0.9}
     add("CautiousDecayAdamW",
         default=function("adamw_update", 2, lr=0.05, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1),
         all=function("adamw_update", 2, **more, eps=1e-3, weight_decay=0.4))  # fmt: skip
@@ -145,7 +145,7 @@ def grokfast() -> None:
     sgd = functools.partial(torch.optim.SGD, lr=0.05)
     adamw = functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.1)
 
-    def case(function: str, base: Any, **settings: Any) -> Case:
+    def case(function: str, base: Any, **settings: Any) -> Any:
         return torch_case(lambda params: Filtered(params, getattr(module, function), base, **settings))
 
     ema, ma = "gradfilter_ema", "gradfilter_ma"
@@ -209,7 +209,7 @@ def few_moments() -> None:
     mini = released("zyushun/Adam-mini", "adam_mini/adam_mini.py").Adam_mini
     layers = Layout(problem.LAYERS, ("wq", "wk", "wv", "wo", "mlp", "other", "output"))
 
-    def adam_mini(**hyperparameters: Any) -> Case:
+    def adam_mini(**hyperparameters: Any) -> Any:
         def build(params: Params) -> Any:
             return mini(params.items(), verbose=False, **hyperparameters)
 
@@ -223,7 +223,7 @@ def few_moments() -> None:
 def apollo() -> None:
     """Its random projections come from a table: of the smaller side, for each array and each refresh."""
     module = part("zhuhanqing/APOLLO", "apollo_torch", "apollo")
-    projector = importlib.import_module("apollo_torch.random_projector")
+    projector: Any = importlib.import_module("apollo_torch.random_projector")
     names = ("tall", "wide", "square")
     normal = np.random.default_rng(11).standard_normal
     DRAWS.update({f"Apollo/{n}": normal((6, min(problem.MATRICES.start[n].shape), 3)) for n in names})
@@ -237,7 +237,7 @@ def apollo() -> None:
     projector.stable_randn = stable_randn
     projector.next_seed = lambda seed: seed + 10
 
-    def case(rank: int, groups: dict[str, Any], **hyperparameters: Any) -> Case:
+    def case(rank: int, groups: dict[str, Any], **hyperparameters: Any) -> Any:
         settings = {"rank": rank, "update_proj_gap": 200, "scale": 1.0, "proj": "random", "proj_type": "std",
                     "scale_type": "channel"} | groups  # fmt: skip
 
@@ -279,7 +279,7 @@ class Estimated:
 def sophia() -> None:
     cls = released("Liuhong99/Sophia", "sophia.py").SophiaG
 
-    def case(k: int, scale: float, **hyperparameters: Any) -> Case:
+    def case(k: int, scale: float, **hyperparameters: Any) -> Any:
         return torch_case(lambda params: Estimated(params, cls, k, scale, **hyperparameters))
 
     add("SophiaG", default=case(10, 2500.0, lr=0.02),
@@ -357,7 +357,7 @@ def averages() -> None:
         workers=diloco(2, 8, {"lr": 0.05, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 0.7, 0.9))  # fmt: skip
 
 
-def diloco(workers: int, every_steps: int, inner: dict[str, Any], rate: float, decay: float) -> Case:
+def diloco(workers: int, every_steps: int, inner: dict[str, Any], rate: float, decay: float) -> Any:
     """The loop of open_diloco/train_diloco_torch.py, which cannot be imported, on AdamW and SGD of PyTorch.
 
     With several workers, an array has an axis of workers after that of the steps.
