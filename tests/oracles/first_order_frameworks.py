@@ -63,7 +63,7 @@ def amos() -> None:
     some = {"beta": 0.9, "momentum": 0.8, "clip_value": 1.0, "extra_l2": 1e-2, "d_coef": 0.5, "c_coef": 0.4}
     falling = {"learning_rate": lambda count: 0.5 / (count + 4)}
     add("Amos", default=case(SMALL, learning_rate=0.1, **eta),
-        all=case(SMALL, learning_rate=0.2, shape_fn=reduced, epsilon=1e-2, **eta, **some),
+        all=case(SMALL, learning_rate=0.2, shape_fn=reduced, epsilon=0.1, **eta, **some),
         reduced=case(SMALL, learning_rate=0.1, shape_fn=reduced, **eta),
         scheduled=case(SMALL, **falling, **eta))  # fmt: skip
 

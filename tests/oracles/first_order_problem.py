@@ -68,6 +68,11 @@ def cosine(peak: float, t: int) -> float:
     return peak * (1 + math.cos(math.pi * t / STEPS)) / 2
 
 
+def warm_up(peak: float, t: int) -> float:
+    """A rate that rises for 20 steps."""
+    return peak * min(1.0, (t + 1) / 20)
+
+
 def noise_of_worker(noise: np.ndarray, worker: int, t: int) -> np.ndarray:
     """The noise of one of several workers at a step."""
     return noise[(t + 13 * worker) % STEPS]

@@ -29,6 +29,7 @@ STEPS, cosine = problem.STEPS, problem.cosine
 FROZEN = Path(__file__).with_name("first_order.npz")
 FLOOR = 1e-11
 MOVED = 1e-15
+TIMM = ("huggingface/pytorch-image-models", "timm/optim")
 Arrays = dict[str, np.ndarray]
 Params = dict[str, Any]
 
@@ -56,6 +57,7 @@ class Exact:
 
 def mars() -> None:
     cls = released("AGI-Arena/MARS", "MARS/optimizers/mars.py").MARS
+    timm = part(*TIMM, "mars").Mars
 
     def exact(**hyperparameters: Any) -> Any:
         return torch_case(lambda params: Exact(params, cls, **hyperparameters))
@@ -65,7 +67,8 @@ def mars() -> None:
     add("MARS", default=every(cls, lr=0.05, lr_1d=0.05), all=every(cls, lr=0.1, **more),
         vectors=every(cls, lr=0.1, **(more | vectors | {"optimize_1d": False})),
         amsgrad=every(cls, lr=0.1, amsgrad=True, **more),
-        exact=exact(lr=0.05, lr_1d=0.05), exact_all=exact(lr=0.1, **more))  # fmt: skip
+        exact=exact(lr=0.05, lr_1d=0.05), exact_all=exact(lr=0.1, **more),
+        timm=every(timm, lr=0.05), timm_all=every(timm, lr=0.1, **more))  # fmt: skip
     lion = {"mars_type": "mars-lion"}
     add("MARSLion", default=every(cls, lr=0.02, lr_1d=0.02, **lion), all=every(cls, lr=0.03, **more, **lion),
         exact=exact(lr=0.02, lr_1d=0.02, **lion), exact_all=exact(lr=0.03, **more, **lion))  # fmt: skip
@@ -101,7 +104,7 @@ def cautious() -> None:
         loop_uncorrected=every(adamw, foreach=False, correct_bias=False, **more),
         count_plus_one=every(paper, lr=0.05), count_plus_one_all=every(paper, **more))  # fmt: skip
     lion = released("kyleliang919/C-Optim", "c_lion.py").Lion
-    timm = part("huggingface/pytorch-image-models", "timm/optim", "lion").Lion
+    timm = part(*TIMM, "lion").Lion
     timm = functools.partial(timm, caution=True)
     more = {"lr": 0.03, "betas": (0.8, 0.95), "weight_decay": 0.3}
     add("CautiousLion", default=every(lion, lr=0.02), all=every(lion, **more),
@@ -162,7 +165,9 @@ def momentum() -> None:
     add("LaProp", default=every(laprop, lr=0.02), all=every(laprop, lr=0.1, amsgrad=True, **more),
         decay=every(laprop, lr=0.1, **more), centered=every(laprop, lr=0.02, centered=True),
         centered_all=every(laprop, lr=0.1, amsgrad=True, centered=True, **more),
-        scheduled=every(laprop, rate=functools.partial(cosine, 0.1), lr=0.1, **more))  # fmt: skip
+        scheduled=every(laprop, rate=functools.partial(cosine, 0.1), lr=0.1, **more),
+        timm=every(part(*TIMM, "laprop").LaProp, rate=functools.partial(cosine, 0.1),
+                   **(more | {"weight_decay": 0.3})))  # fmt: skip
     qh = package("facebookresearch/qhoptim", "", "qhoptim.pyt")
     add("QHM", default=every(qh.QHM, lr=0.2, momentum=0.9, nu=0.7),
         all=every(qh.QHM, lr=0.3, momentum=0.8, nu=0.4, weight_decay=0.1),
@@ -175,9 +180,7 @@ def momentum() -> None:
     aggmo = released("AtheMathmo/AggMo", "aggmo.py").AggMo
     add("AggMo", default=every(aggmo, lr=0.05), all=every(aggmo, lr=0.1, betas=[0.3, 0.7], weight_decay=0.1),
         exponential=every(aggmo.from_exp_form, lr=0.1, a=0.3, k=4, weight_decay=0.1))  # fmt: skip
-    adamw = functools.partial(
-        part("huggingface/pytorch-image-models", "timm/optim", "adamw").AdamWLegacy, corrected_weight_decay=True
-    )
+    adamw = functools.partial(part(*TIMM, "adamw").AdamWLegacy, corrected_weight_decay=True)
     more = {"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.3}
     slow, falling = functools.partial(cosine, 0.05), functools.partial(cosine, 0.1)
     add("AdamC", default=every(adamw, rate=slow, lr=0.05), all=every(adamw, rate=falling, **more),
@@ -199,8 +202,9 @@ def momentum() -> None:
 
 def few_moments() -> None:
     came = released("yangluo7/CAME", "came_pytorch/CAME.py").CAME
-    add("CAME", default=every(came, lr=0.02),
-        all=every(came, lr=0.05, eps=(1e-3, 1e-2), clip_threshold=0.5, betas=(0.8, 0.95, 0.9), weight_decay=0.1),
+    more = {"lr": 0.05, "eps": (1e-3, 1e-2), "clip_threshold": 0.5, "betas": (0.8, 0.95, 0.9), "weight_decay": 0.1}
+    add("CAME", default=every(came, lr=0.02), all=every(came, **more),
+        convolution=torch_case(lambda params: came(list(params.values()), **more), Layout(problem.CONVOLUTION)),
         )  # fmt: skip
     focus = released("liuyz0/FOCUS", "focus.py").FOCUS
     power = 1 - 2.0**-10  # with it the first debiased average is exactly the parameters, so that its sign is zero
@@ -347,11 +351,11 @@ def averages() -> None:
     more = {"lr": 0.1, "eps": 1e-3, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.2, "train_interp_coeff": 0.9,
             "eval_interp_coeff": 0.8}  # fmt: skip
     free = {"iterate_averaging_type": kind.SCHEDULE_FREE, "weight_pow_coeff": 1.0, "weight_lr_power": 1.5}
-    falling = functools.partial(cosine, 0.1)
+    falling, rising = functools.partial(cosine, 0.1), functools.partial(problem.warm_up, 0.1)
     add("GPAAdamW", default=every(gpa, lr=0.05), all=every(gpa, use_wd_on_y=True, **more),
         decay=every(gpa, rate=falling, **more), evaluated=every(gpa, **more, read=evaluated),
-        schedule_free=every(gpa, rate=falling, **more, **free),
-        schedule_free_evaluated=every(gpa, rate=falling, **more, **free, read=evaluated))  # fmt: skip
+        schedule_free=every(gpa, rate=rising, **more, **free),
+        schedule_free_evaluated=every(gpa, rate=rising, **more, **free, read=evaluated))  # fmt: skip
     add("DiLoCo", default=diloco(1, 8, {"lr": 0.05, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 0.7, 0.9),
         all=diloco(1, 5, {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.95), "eps": 1e-3}, 0.4, 0.6),
         workers=diloco(2, 8, {"lr": 0.05, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 0.7, 0.9))  # fmt: skip
