@@ -7,6 +7,7 @@ All functions take matrices on the last two axes of an array. A side of a matrix
 
 import collections
 import functools
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
 
@@ -127,7 +128,7 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
         kinds[x.shape[-2:], x.dtype].append(i)
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
     for places in kinds.values():
-        flat = [[xs[i].reshape(-1, *xs[i].shape[-2:]) for i in places] for xs in lists]
+        flat = [[xs[i].reshape(math.prod(xs[i].shape[:-2]), *xs[i].shape[-2:]) for i in places] for xs in lists]
         ends = np.cumsum([len(x) for x in flat[0]])
         results = function(*(jnp.concatenate(xs) if len(xs) > 1 else xs[0] for xs in flat))
         parts = [jnp.split(y, ends[:-1]) if len(places) > 1 else [y] for y in results]
