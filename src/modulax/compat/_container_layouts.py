@@ -22,6 +22,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import no_steps
 from ..aggregate import AddMeanVarianceToOpt, Process
 from ..aggregate._process import ProcessState
+from ._around_pairs import AsArrays, AsPython
 from ._layouts import (
     Form,
     Theirs,
@@ -219,3 +220,8 @@ lays_out(
     lambda t, theirs, form: FlattenState(from_optax(t.inner, theirs, _of_vectors(form))),
 )
 lays_out([Injected], injected_to_optax, injected_from_optax)
+lays_out(
+    [AsArrays, AsPython],
+    lambda t, state, form: to_optax(t.inner, state, form),
+    lambda t, theirs, form: from_optax(t.inner, theirs, form),
+)

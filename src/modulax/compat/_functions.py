@@ -16,11 +16,13 @@ from .._containers.chain import Chain
 from .._containers.injected import Injected, inject_hyperparams as _inject
 from .._containers.masked import Masked
 from .._containers.partition import Partition
+from .._containers.reshaping import Flatten
 from .._optimizers.adadelta import Adadelta
 from .._optimizers.adam import Adam, AdamW, NAdam, NAdamW
 from .._optimizers.noise import NoisySGD
 from .._optimizers.sophia import Sophia
 from .._protocol.container import in_dtypes_of
+from .._protocol.transform import everything_in
 from .._support.checks import listing, suggestion
 from .._transforms.adadelta import ScaleByAdadelta
 from .._transforms.adam import ScaleByAdam
@@ -34,11 +36,12 @@ from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import HutchinsonDiagonal
 from ..losses import dice_loss as _dice_loss
 from ..tree._math import norm, trainable
+from ._around_pairs import AsPython, beside_pairs, flattened_pair, holds_pair, masked_pair, partition_pair
 from ._layouts import Form, rule_from_optax
 from ._masks import as_groups, as_mask
 from ._named_chain import NamedChain
 from ._states import EmptyState, is_named
-from ._transformations import making, native
+from ._transformations import making, native, transformation
 from ._trees import tree_get
 
 Tx = Any
@@ -56,7 +59,8 @@ def add_noise(eta, gamma, key=None, *, seed=None) -> Tx:
 
 
 def chain(*args) -> Tx:
-    return Chain(*args)
+    made = Chain(*args)
+    return Chain(**beside_pairs(made.parts)) if holds_pair(made) else made
 
 
 def dice_loss(
@@ -87,6 +91,10 @@ def dice_loss(
 def differentially_private_aggregate(l2_norm_clip, noise_multiplier, key=None, *, seed=None) -> Tx:
     key = _key("differentially_private_aggregate", key, seed)
     return DifferentiallyPrivateAggregate(l2_norm_clip, noise_multiplier, key)
+
+
+def flatten(inner) -> Tx:
+    return flattened_pair(transformation(inner)) if holds_pair(inner) else Flatten(inner)
 
 
 def freeze(mask) -> Tx:
@@ -121,7 +129,13 @@ def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> 
         def factory(*args: Any, **kwargs: Any) -> Any:
             return native(inner_factory(*args, **kwargs))
 
-        return making(_inject(factory, static_args, hyperparam_dtype))
+        injected = _inject(factory, static_args, hyperparam_dtype)
+
+        def make_of_function(*args: Any, **kwargs: Any) -> Tx:
+            made = injected(*args, **kwargs)
+            return AsPython(made) if any(map(holds_pair, everything_in(made))) else made
+
+        return making(functools.update_wrapper(make_of_function, inner_factory, updated=()))
 
     # The hyperparameters are the fields of what is constructed.
     def make(*args: Any, **kwargs: Any) -> Tx:
@@ -132,7 +146,7 @@ def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> 
 
 def masked(inner, mask, *, mask_compatible_extra_args=False) -> Tx:
     del mask_compatible_extra_args  # extra arguments that are like the parameters are always masked here
-    return Masked(inner, as_mask(mask))
+    return masked_pair(transformation(inner), mask) if holds_pair(inner) else Masked(inner, as_mask(mask))
 
 
 def nadam(learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0, mu_dtype=None, *, nesterov=True) -> Tx:
@@ -162,7 +176,7 @@ def named_chain(*args) -> Tx:
     names = [name for name, _ in args]
     if len(set(names)) < len(names):
         raise ValueError(f"`optax.named_chain` needs a name for each transformation, each once, got {names}.")
-    return NamedChain(Chain(**{name: native(x) for name, x in args}))
+    return NamedChain(Chain(**beside_pairs({name: native(x) for name, x in args})))
 
 
 def noisy_sgd(learning_rate, eta=0.01, gamma=0.55, key=None, *, seed=None) -> Tx:
@@ -186,6 +200,8 @@ def optimistic_adam(
 
 def partition(transforms, param_labels, *, mask_compatible_extra_args=False) -> Tx:
     del mask_compatible_extra_args
+    if any(map(holds_pair, transforms.values())):
+        return partition_pair({label: transformation(x) for label, x in transforms.items()}, param_labels)
     return Partition(transforms, as_groups(param_labels))
 
 

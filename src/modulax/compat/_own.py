@@ -59,7 +59,6 @@ CHANGED = {
     "centralize": Changed(without=("output_axis",)),
     "constant_schedule": Changed({"value": "constant"}),
     "dpsgd": Changed({"seed": "key"}),
-    "flatten": Changed(without=("chunk",)),
     "galore": Changed(without=("method",)),
     "lars": Changed(_DECAY_MASK, {"weight_decay_mask": True, "trust_ratio_mask": True}),
     "mechanize": Changed(without=("store_delta",)),

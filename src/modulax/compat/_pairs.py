@@ -7,6 +7,7 @@ import equinox as eqx
 from typing_extensions import TypeIs
 
 from .._containers.optax_adapters import named_in
+from .._protocol.entry import as_written
 from .._protocol.transform import AbstractTransform
 from .._support.tracing import call_user
 
@@ -38,6 +39,19 @@ class Pair(AbstractTransform):
         given = extra if self.takes_extra else named_in(self.update_function, extra)
         positional = (updates, state, *([] if params is None else [params]))
         return call_user(self.update_function, *positional, **given)
+
+
+def without_boundary(cls: type[AbstractTransform]) -> None:
+    """Call `init` and `update` of a class as they are written, with the caller's own leaves, and errors as they are.
+
+    Args:
+        cls: the class.
+    """
+    for name in ("init", "update"):
+        setattr(cls, name, as_written(getattr(cls, name)))
+
+
+without_boundary(Pair)
 
 
 def is_pair(x: object) -> TypeIs[Pair]:

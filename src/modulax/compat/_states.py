@@ -118,8 +118,13 @@ _OTHERWISE = {
 }
 # Defaults of the last fields.
 _DEFAULTS = {"MultiStepsState": ((),)}
-# Old names of optax for the same class.
-_ALIASES = {"MultiTransformState": "PartitionState"}
+# Other names of optax for the same class.
+_ALIASES = {
+    "MultiTransformState": "PartitionState",
+    **dict.fromkeys(("AdaptiveGradClipState", "AddDecayedWeightsState", "ClipByGlobalNormState"), "EmptyState"),
+    **dict.fromkeys(("ClipState", "NonNegativeParamsState", "NormalizeState", "ScaleState"), "EmptyState"),
+    "ScaleByTrustRatioState": "EmptyState",
+}
 _FIXED = (
     *(EmptyState, GaLoreDimensionNumbers, LookaheadParams, MaskedNode, MuonDimensionNumbers, ScheduleStates),
     SplitRealAndImaginaryArrays,

@@ -19,7 +19,7 @@ from .._containers.optax_adapters import named_in
 from .._protocol.boundary import AbstractUpdateBoundary, InitBoundary
 from .._protocol.entry import as_written, entry
 from .._protocol.schedule import AbstractSchedule
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, everything_in
 from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
@@ -70,7 +70,8 @@ def _entries(cls: type[AbstractTransform]) -> dict[str, Callable[..., Any]]:
         return to_optax(self, init_here(self, params), Form(params))
 
     def update(self: Any, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        form = Form(shapes_without(self.example_axes, updates) if params is None else params)
+        axes = self.example_axes
+        form = Form((shapes_without(axes, updates) if axes else updates) if params is None else params)
         try:
             ours = from_optax(self, state, form)
         except (AttributeError, KeyError, TypeError) as error:
@@ -78,7 +79,8 @@ def _entries(cls: type[AbstractTransform]) -> dict[str, Callable[..., Any]]:
         updates, new = update_here(self, updates, ours, params, **extra)
         return updates, to_optax(self, new, form)
 
-    return {"init": entry(InitBoundary(init, cls.__name__)), "update": entry(_Update(update, cls.__name__))}
+    compiled = {"init": entry(InitBoundary(init, cls.__name__)), "update": entry(_Update(update, cls.__name__))}
+    return compiled | {"init as Python": init, "update as Python": update}
 
 
 _SIGNATURES = {
@@ -99,12 +101,15 @@ class Method:
         self.transform, self.__name__ = transform, name
         self.__qualname__ = f"{type(transform).__name__}.{name}"
         self.__signature__ = _SIGNATURES[name]
-        self._function = _entries(type(transform))[name]
+        # Functions of the caller get their own leaves, and are compiled under the caller's `jit` only.
+        self._is_python = any(getattr(type(x), "runs_as_python", False) for x in everything_in(transform))
+        self._function = _entries(type(transform))[f"{name} as Python" if self._is_python else name]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method, with numbers and integers as floating-point arrays."""
-        args = tuple(as_arrays(x) if i != 1 else x for i, x in enumerate(args))
-        kwargs |= {key: as_arrays(kwargs[key]) for key in ("updates", "params") if key in kwargs}
+        if not self._is_python:
+            args = tuple(as_arrays(x) if i != 1 else x for i, x in enumerate(args))
+            kwargs |= {key: as_arrays(kwargs[key]) for key in ("updates", "params") if key in kwargs}
         if type(kwargs.get("params", args[-1] if args else None)) is LookaheadParams:
             names = _SIGNATURES[self.__name__].parameters
             return self._of_pair(**dict(zip(names, args, strict=False)) | kwargs)
