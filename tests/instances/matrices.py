@@ -157,13 +157,13 @@ TRANSFORMS = (
         lambda: mx.SOAP(decaying, schedules.Linear(0.8, 0.95, 10), eps=1e-3, precondition_frequency=growing),
     ),
     # --- Shampoo
-    Instance("ScaleByShampoo", lambda: mx.ScaleByShampoo(eps=1e-3)),
+    Instance("ScaleByShampoo", lambda: mx.ScaleByShampoo(eps=0.1, precondition_frequency=40, start=1)),
     Instance(
         "ScaleByShampoo-all",
-        lambda: mx.ScaleByShampoo(0.8, 0.9, 0.7, 1e-3, 2, 3, 2, 0.4, mx.ScaleByAdam(), kl=True),
+        lambda: mx.ScaleByShampoo(0.8, 0.9, 0.7, 0.1, 40, 1, 2, 0.4, mx.ScaleByAdam(), kl=True),
     ),
-    Instance("Shampoo", lambda: mx.Shampoo(0.05, eps=1e-3)),
-    Instance("Shampoo-mask", lambda: mx.Shampoo(0.05, eps=1e-3, weight_decay=0.1, mask=KERNELS)),
+    Instance("Shampoo", lambda: mx.Shampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
+    Instance("Shampoo-mask", lambda: mx.Shampoo(0.05, eps=0.1, weight_decay=0.1, precondition_frequency=40, start=1, mask=KERNELS)),
     Instance(
         "Shampoo-schedules",
         lambda: mx.Shampoo(
@@ -175,7 +175,7 @@ TRANSFORMS = (
             grafting=mx.ScaleByRMS(),
         ),
     ),
-    Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1)),
+    Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
     Instance(

@@ -109,6 +109,7 @@ class KLShampoo(AbstractOptimizer):
         eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         precondition_frequency: number of steps between two computations of the roots.
+        start: the first step with roots; by default that number.
         block_size: the longest side of a block of a matrix that has factors of its own.
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
         grafting: a transform that gives the norms of the updates, without learning rate.
@@ -127,6 +128,7 @@ class KLShampoo(AbstractOptimizer):
     eps: Hyperparameter = number(1e-12)
     weight_decay: Hyperparameter = number(0.0)
     precondition_frequency: Hyperparameter = number(1, needs=AT_LEAST_ONE)
+    start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     block_size: int = eqx.field(static=True, default=1024, metadata={"least": 1})
     exponent: OptionalNumber = number(None, optional=True)
     grafting: AbstractTransform | None = part(None, optional=True)
@@ -139,6 +141,7 @@ class KLShampoo(AbstractOptimizer):
             self.b2,
             eps=self.eps,
             precondition_frequency=self.precondition_frequency,
+            start=self.start,
             block_size=self.block_size,
             exponent=self.exponent,
             grafting=self.grafting,

@@ -165,7 +165,8 @@ def _eigenvalues(x: Array, least: Array) -> tuple[Array, Array]:
     scale = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=jnp.finfo(x.dtype).tiny)
     values, vectors = jnp.linalg.eigh(x / scale.astype(x.dtype))
     values *= scale[..., 0]
-    return values + jnp.maximum(least - jnp.min(values, axis=-1, keepdims=True), 0), vectors
+    values += jnp.maximum(least - jnp.min(values, axis=-1, keepdims=True, initial=jnp.inf), 0)
+    return jnp.maximum(values, least), vectors  # beside a huge eigenvalue, the sum may have been rounded to zero
 
 
 @_inverse_power.defjvp

@@ -138,7 +138,8 @@ class ScaleByShampoo(AbstractContainer):
         if now.grafting is not None:
             tree, grafting = now.grafting.update(updates, grafting, params, **extra)
             grafted = jtu.tree_leaves(tree)
-        out = [rule.grafted(*row) for row in zip(found, filtered, grafted or [None] * len(found), strict=True)]
+        with jax.numpy_dtype_promotion("standard"):
+            out = [rule.grafted(*row) for row in zip(found, filtered, grafted or [None] * len(found), strict=True)]
         out = [u.astype(g.dtype) for u, g in zip(out, leaves, strict=True)]
         new = _joined(after, [rebuild for _, rebuild in columns], safe_increment(state.count), grafting)
         return treedef.unflatten(out), new
