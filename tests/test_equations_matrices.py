@@ -154,7 +154,7 @@ def test_the_cubic_iteration_converges_to_the_polar_factor():
 
 
 @pytest.mark.parametrize("name", ["frobenius", "spectral", "aol", "schatten"])
-@pytest.mark.parametrize("coefficients", ["standard", "dion"])
+@pytest.mark.parametrize("coefficients", linalg._newton_schulz.PRESETS)
 def test_orthogonalize_is_a_polynomial_of_the_singular_values(name: str, coefficients: str):
     """With a bound that is one number, which that of each row, `"aol"`, is not."""
     x = start((4, 6))

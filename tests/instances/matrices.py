@@ -140,6 +140,35 @@ TRANSFORMS = (
             decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying, adam_learning_rate=decaying
         ),
     ),
+    # --- NorMuon
+    Instance("ScaleByNorMuon", mx.ScaleByNorMuon),
+    Instance(
+        "ScaleByNorMuon-polar",
+        lambda: mx.ScaleByNorMuon(
+            "polar_express", 5, 0.9, 0.8, 1e-6, 1e-4, jnp.float32, nesterov=False, per_head=True
+        ),
+        exemptions=ROUNDED,
+    ),
+    Instance("NorMuon", lambda: mx.NorMuon(0.05)),
+    Instance(
+        "NorMuon-roles",
+        lambda: mx.NorMuon(
+            0.05,
+            weight_decay=0.1,
+            mask=KERNELS,
+            adam_learning_rate=0.01,
+            adam_weight_decay=0.2,
+            per_head=True,
+            clamped=False,
+            cautious_weight_decay=True,
+        ),
+    ),
+    Instance(
+        "NorMuon-schedules",
+        lambda: mx.NorMuon(
+            decaying, schedules.Linear(0.8, 0.95, 10), decaying, weight_decay=decaying, adam_learning_rate=decaying
+        ),
+    ),
     # --- SOAP
     Instance(
         "ScaleBySOAP",

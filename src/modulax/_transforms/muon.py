@@ -110,7 +110,7 @@ class ScaleByMuon(AbstractTransform):
 
     Args:
         ns_coeffs: coefficients of the Newton-Schulz iteration: three numbers, or one triple per iteration, or
-            `"standard"` or `"dion"`. They are stored as a tuple of triples, each number of which may be a schedule.
+            the name of a preset of `linalg.orthogonalize`. They are stored as a tuple of triples, each number of which may be a schedule.
         ns_steps: number of iterations with a single triple.
         beta: exponential decay rate $\beta$ of the momentum.
         eps: added to the norm that a matrix is divided by before the first iteration.
