@@ -97,7 +97,7 @@ from ._optimizers.madgrad import MADGRAD as MADGRAD
 from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
 from ._optimizers.muon import Muon as Muon
 from ._optimizers.noise import NoisySGD as NoisySGD
-from ._optimizers.normuon import NorMuon as NorMuon
+from ._optimizers.normalized_muon import AdaMuon as AdaMuon, NorMuon as NorMuon
 from ._optimizers.novograd import NovoGrad as NovoGrad
 from ._optimizers.optimistic import (
     OptimisticAdam as OptimisticAdam,
@@ -243,7 +243,10 @@ from ._transforms.normalization import (
     Normalize as Normalize,
     NormalizeByUpdateNorm as NormalizeByUpdateNorm,
 )
-from ._transforms.normalized_muon import ScaleByNorMuon as ScaleByNorMuon
+from ._transforms.normalized_muon import (
+    ScaleByAdaMuon as ScaleByAdaMuon,
+    ScaleByNorMuon as ScaleByNorMuon,
+)
 from ._transforms.novograd import ScaleByNovoGrad as ScaleByNovoGrad
 from ._transforms.optimistic import (
     ScaleByOptimisticGradient as ScaleByOptimisticGradient,

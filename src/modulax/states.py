@@ -66,6 +66,7 @@ from ._transforms.monitoring import (
 )
 from ._transforms.muon import MuonState as MuonState
 from ._transforms.noise import AddNoiseState as AddNoiseState
+from ._transforms.normalized_muon import NormalizedMuonState as NormalizedMuonState
 from ._transforms.novograd import ScaleByNovoGradState as ScaleByNovoGradState
 from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState

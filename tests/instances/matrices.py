@@ -140,16 +140,15 @@ TRANSFORMS = (
             decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying, adam_learning_rate=decaying
         ),
     ),
-    # --- NorMuon
+    Instance("ScaleByMuon-sign", lambda: mx.ScaleByMuon(sign=True)),
+    # --- NorMuon and AdaMuon
     Instance("ScaleByNorMuon", mx.ScaleByNorMuon),
     Instance(
         "ScaleByNorMuon-polar",
-        lambda: mx.ScaleByNorMuon(
-            "polar_express", 5, 0.9, 0.8, 1e-6, 1e-4, jnp.float32, nesterov=False, per_head=True
-        ),
+        lambda: mx.ScaleByNorMuon("polar_express", 5, 0.9, 0.8, 1e-6, 1e-4, jnp.float32, nesterov=False, per_head=True),
         exemptions=ROUNDED,
     ),
-    Instance("NorMuon", lambda: mx.NorMuon(0.05)),
+    Instance("NorMuon", lambda: mx.NorMuon(0.05, adam_learning_rate=0.05)),
     Instance(
         "NorMuon-roles",
         lambda: mx.NorMuon(
@@ -167,6 +166,34 @@ TRANSFORMS = (
         "NorMuon-schedules",
         lambda: mx.NorMuon(
             decaying, schedules.Linear(0.8, 0.95, 10), decaying, weight_decay=decaying, adam_learning_rate=decaying
+        ),
+    ),
+    Instance("ScaleByAdaMuon", mx.ScaleByAdaMuon),
+    Instance(
+        "ScaleByAdaMuon-timm",
+        lambda: mx.ScaleByAdaMuon("dion", 5, 0.9, 0.8, 1e-6, 1e-4, 0.3, nesterov=False, sign=False, per_head=True),
+    ),
+    Instance("AdaMuon", lambda: mx.AdaMuon(0.05, adam_learning_rate=0.05)),
+    Instance(
+        "AdaMuon-roles",
+        lambda: mx.AdaMuon(
+            0.05,
+            weight_decay=0.1,
+            mask=KERNELS,
+            adam_learning_rate=0.01,
+            adam_weight_decay=0.2,
+            per_head=True,
+            cautious_weight_decay=True,
+        ),
+    ),
+    Instance(
+        "AdaMuon-schedules",
+        lambda: mx.AdaMuon(
+            decaying,
+            schedules.Linear(0.8, 0.95, 10),
+            consistent_rms=decaying,
+            weight_decay=decaying,
+            adam_learning_rate=decaying,
         ),
     ),
     # --- SOAP

@@ -86,7 +86,7 @@ class _MuonMomentum(AbstractLeafwise[MuonState]):
             u = moment(beta, mu, g) if self.owner.nesterov else mu
         else:
             u = moment(beta, mu / bias_next, g / bias_now) if self.owner.nesterov else mu / bias_now
-        return u, MuonState(mu=mu)
+        return jnp.sign(u) if self.owner.sign else u, MuonState(mu=mu)
 
 
 class ScaleByMuon(AbstractTransform):
@@ -125,6 +125,7 @@ class ScaleByMuon(AbstractTransform):
             hidden layers, of convolutions and of attention.
         per_head: whether each head of a query, key or value is orthogonalized on its own. Query, key and value in one
             array always are, where the role says so.
+        sign: whether the signs of the entries of $d_t$ are orthogonalized in place of $d_t$, as in `AdaMuon`.
         dtype: dtype of the matrices within the iteration, as in `linalg.orthogonalize`. Momentum and updates keep
             theirs.
         over: axes of the mesh over which the work is divided, such as `"data"`, if parameters or state are on one; all
@@ -152,6 +153,7 @@ class ScaleByMuon(AbstractTransform):
     preconditioning: str = eqx.field(static=True, default="frobenius")
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     per_head: bool = eqx.field(static=True, default=False)
+    sign: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
     follow: Follow = followed()

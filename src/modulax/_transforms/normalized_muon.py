@@ -6,6 +6,7 @@ a second moment of the orthogonalized matrices, the division by its root, and th
 
 import abc
 import functools
+import math
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.fields import Number, number, numbers
+from .._protocol.fields import Number, OptionalNumber, number, numbers
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import abs_sq, moment, ratio, real_dtype, safe_increment, safe_sqrt, second_moment_like
@@ -49,8 +50,11 @@ class AbstractNormalizedMuon(AbstractTransform):
 
     clock: ClassVar[Clock] = "steps"
 
-    b2: eqx.AbstractVar[Number]
     moment_eps: eqx.AbstractVar[Number]
+
+    @abc.abstractmethod
+    def decay_of_moment(self) -> Any:
+        """Return the exponential decay rate of the second moment."""
 
     @abc.abstractmethod
     def muon(self) -> ScaleByMuon:
@@ -108,7 +112,7 @@ class AbstractNormalizedMuon(AbstractTransform):
 def _normalized(now: AbstractNormalizedMuon, matrix: Matrix, u: Array, nu: Array) -> tuple[Array, Array]:
     """The normalized update of one leaf, and its new second moment."""
     real = real_dtype(u.dtype)
-    b2, eps = (jnp.asarray(x).astype(real) for x in (now.b2, now.moment_eps))
+    b2, eps = (jnp.asarray(x).astype(real) for x in (now.decay_of_moment(), now.moment_eps))
 
     def normalized(arrays: list[Array]) -> list[Array]:
         u, nu = arrays
@@ -136,7 +140,7 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
     o_t &= U V^\top \quad\text{where}\quad d_t = U \Sigma V^\top \\
     v_{t,j} &= \beta_2 v_{t-1,j} + (1 - \beta_2) \frac{1}{m} \sum_{i=1}^m |o_{t,ij}|^2 \\
     \hat o_{t,ij} &= \frac{o_{t,ij}}{\sqrt{v_{t,j}} + \bar\varepsilon}, \qquad
-        u_t = \frac{\|o_t\|_F}{\|\hat o_t\|_F + \bar\varepsilon} \hat o_t
+        u_t = \frac{\|o_t\|_F}{\|\hat o_t\|_F} \hat o_t
     \end{aligned}
     $$
 
@@ -149,7 +153,7 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
         beta: exponential decay rate $\beta$ of the momentum.
         b2: exponential decay rate $\beta_2$ of the second moment.
         eps: added to the norm that a matrix is divided by before the first iteration.
-        moment_eps: $\bar\varepsilon$, added to the root of the second moment and to the norm.
+        moment_eps: $\bar\varepsilon$, added to the root of the second moment.
         mu_dtype: dtype of the momentum; by default that of the parameters.
         nesterov: whether to use Nesterov momentum.
         preconditioning: how a matrix is scaled before the first iteration, as in `ScaleByMuon`.
@@ -181,6 +185,9 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
     def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
+    def decay_of_moment(self) -> Any:
+        return self.b2
+
     def muon(self) -> ScaleByMuon:
         return _muon(self)
 
@@ -188,8 +195,84 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
         return jnp.mean(x, axis=matrix.rows, keepdims=True)
 
     def scaled(self, before: Array, x: Array) -> Array:
+        return ratio(_norm(before), _norm(x)).astype(x.dtype) * x
+
+
+class ScaleByAdaMuon(AbstractNormalizedMuon):
+    r"""Orthogonalizes the signs of the momentum of every matrix, and divides by a second moment as Adam does: AdaMuon.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
+    d_t &= \beta m_t + (1 - \beta) g_t \quad\text{or, without Nesterov momentum,}\quad d_t = m_t \\
+    o_t &= U V^\top \quad\text{where}\quad \operatorname{sign}(d_t) = U \Sigma V^\top \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |o_t|^2 \\
+    \hat o_t &= \frac{o_t}{\sqrt{v_t} + \bar\varepsilon}, \qquad
+        u_t = \frac{\rho \sqrt{m n}}{\|\hat o_t\|_F + \bar\varepsilon} \hat o_t
+    \end{aligned}
+    $$
+
+    for a matrix of $m$ rows and $n$ columns. The root mean square of its update is $\rho$. $o_t$ is approximated by
+    `linalg.orthogonalize`, as in `ScaleByMuon`. Leaves that aren't matrices pass through unchanged.
+
+    Args:
+        ns_coeffs: coefficients of the Newton-Schulz iteration, as in `ScaleByMuon`.
+        ns_steps: number of iterations with a single triple.
+        beta: exponential decay rate $\beta$ of the momentum.
+        b2: exponential decay rate $\beta_2$ of the second moment; by default $\beta$.
+        eps: added to the norm that a matrix is divided by before the first iteration.
+        moment_eps: $\bar\varepsilon$, added to the root of the second moment and to the norm.
+        consistent_rms: $\rho$, the root mean square of an update.
+        mu_dtype: dtype of the momentum; by default that of the parameters.
+        nesterov: whether to use Nesterov momentum.
+        sign: whether the signs of the entries of $d_t$ are orthogonalized, and not $d_t$ itself.
+        preconditioning: how a matrix is scaled before the first iteration, as in `ScaleByMuon`.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByMuon`.
+        per_head: whether each head of a query, key or value is a matrix, as in `ScaleByMuon`.
+        dtype: dtype of the matrices within the iteration, as in `ScaleByMuon`.
+        over: axes of the mesh over which the iteration is divided, as in `ScaleByMuon`.
+
+    References:
+        Si et al., [AdaMuon: Adaptive Muon Optimizer](https://arxiv.org/abs/2507.11005), 2025, and the authors'
+        [code](https://github.com/Chongjie-Si/AdaMuon).
+    """
+
+    ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
+    ns_steps: int = eqx.field(static=True, default=5)
+    beta: Number = number(0.95, needs=DECAY)
+    b2: OptionalNumber = number(None, needs=DECAY, optional=True)
+    eps: Number = number(1e-8)
+    moment_eps: Number = number(1e-8)
+    consistent_rms: Number = number(0.2)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    _: KW_ONLY
+    nesterov: bool = eqx.field(static=True, default=True)
+    sign: bool = eqx.field(static=True, default=True)
+    preconditioning: str = eqx.field(static=True, default="frobenius")
+    weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    per_head: bool = eqx.field(static=True, default=False)
+    dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
+
+    def check(self) -> None:
+        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
+
+    def decay_of_moment(self) -> Any:
+        return self.beta if self.b2 is None else self.b2
+
+    def muon(self) -> ScaleByMuon:
+        return _muon(self, sign=self.sign)
+
+    def mean(self, matrix: Matrix, x: Array) -> Array:
+        del matrix
+        return x
+
+    def scaled(self, before: Array, x: Array) -> Array:
+        del before
         norm = _norm(x)
-        return (ratio(_norm(before), norm + jnp.asarray(self.moment_eps).astype(norm.dtype))).astype(x.dtype) * x
+        rms, eps = (jnp.asarray(each).astype(norm.dtype) for each in (self.consistent_rms, self.moment_eps))
+        rows, columns = x.shape[-2:]
+        return (ratio(rms * math.sqrt(rows * columns), norm + eps)).astype(x.dtype) * x
 
 
 def _muon(transform: Any, **options: Any) -> ScaleByMuon:
