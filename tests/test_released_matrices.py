@@ -39,6 +39,17 @@ DION: dict[str, Any] = {
     "nesterov": False,
     "clamped": False,
 }
+FREE: dict[str, Any] = {"beta": 0.7, "scale": 2.0, "constrained": False}
+TURNED: dict[str, Any] = {"beta": 0.5, "roles": {"*": mx.Hidden(fan_in=1, fan_out=0)}}
+
+
+def scion(of_matrix: Callable[[int, int], dict[str, Any]] = lambda m, n: {}, vectors: Any = None) -> Any:
+    """Scion of matrices with m inputs and n outputs, and of vectors."""
+    matrices = {n: mx.Scion(**{"learning_rate": 0.05, "scale": 1.0} | of_matrix(*START[n].shape)) for n in MATRICES}
+    others = mx.Scion(0.05, **{"beta": 0.0, "scale": 1.0} | (vectors or {}))
+    return mx.Partition({**matrices, "b": others}, mx.by_path({"w1": "w1", "w2": "w2", "b*": "b"}))
+
+
 GROUPS: dict[str, dict[str, Case]] = {
     "NorMuon": {
         "NorMuon/default": Case(lambda: mx.NorMuon(0.05, **ADAM)),
@@ -81,6 +92,29 @@ GROUPS: dict[str, dict[str, Case]] = {
             )
         ),
     },
+    "Scion": {
+        "Scion/default": Case(lambda: mx.Scion(0.05, 0.0, 1.0)),
+        "Scion/all": Case(
+            lambda: scion(lambda m, n: FREE | {"scale": 2 * max(1.0, n**0.5) / (n / m) ** 0.5, "ns_steps": 4}, FREE)
+        ),
+        "Scion/spectral_tall": Case(lambda: scion()),
+        "Scion/spectral_max": Case(lambda: scion(lambda m, n: {"clamped": True})),
+        "Scion/spectral_input": Case(lambda: scion(lambda m, n: {"scale": 0.5 * m**0.5})),
+        "Scion/sign": Case(lambda: scion(lambda m, n: {"scale": 3.0, "norm": "sign"})),
+        "Scion/sign_input": Case(
+            lambda: scion(lambda m, n: FREE | {"learning_rate": 0.02, "scale": 2.0 * m, "norm": "sign"})
+        ),
+        "Scion/columns": Case(lambda: scion(lambda m, n: {"norm": "input"})),
+        "Scion/columns_output": Case(
+            lambda: scion(lambda m, n: FREE | {"scale": 2.0 / n, "norm": "input", "rms_eps": 1e-8 / n})
+        ),
+        "Scion/columns_embedding": Case(lambda: scion(lambda m, n: TURNED | {"norm": "input"})),
+        "Scion/rows": Case(lambda: scion(lambda m, n: {"norm": "output"})),
+        "Scion/rows_input": Case(
+            lambda: scion(lambda m, n: FREE | {"scale": 2 * m**0.5, "norm": "output", "rms_eps": 1e-8 * m**0.5})
+        ),
+        "Scion/rows_embedding": Case(lambda: scion(lambda m, n: TURNED | {"norm": "output"})),
+    },
 }
 
 
@@ -122,7 +156,7 @@ def test_as_in_the_released_code(group: str):
 
 
 @pytest.mark.parametrize(
-    ("preset", "table", "factor"),
+    "preset, table, factor",
     [
         ("standard", "timm/original", 1.0),
         ("dion", "timm/quintic", 1.0),

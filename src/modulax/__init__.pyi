@@ -110,6 +110,7 @@ from ._optimizers.radam import RAdam as RAdam
 from ._optimizers.rmsprop import RMSProp as RMSProp
 from ._optimizers.rprop import Rprop as Rprop
 from ._optimizers.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD
+from ._optimizers.scion import Scion as Scion
 from ._optimizers.sgd import SGD as SGD
 from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
 from ._optimizers.sm3 import SM3 as SM3
@@ -282,6 +283,7 @@ from ._transforms.scaling import (
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleBySchedule as ScaleBySchedule,
 )
+from ._transforms.scion import ScaleByScion as ScaleByScion
 from ._transforms.signsgd import ScaleBySign as ScaleBySign
 from ._transforms.sm3 import ScaleBySM3 as ScaleBySM3
 from ._transforms.soap import ScaleBySOAP as ScaleBySOAP

@@ -196,6 +196,29 @@ TRANSFORMS = (
             adam_learning_rate=decaying,
         ),
     ),
+    # --- Scion
+    Instance("ScaleByScion", mx.ScaleByScion),
+    *(
+        Instance(f"ScaleByScion-{norm}", lambda norm=norm: mx.ScaleByScion(0.8, 2.0, vector_scale=0.5, norm=norm))
+        for norm in ("sign", "input", "output")
+    ),
+    Instance("Scion", lambda: mx.Scion(0.05, scale=2.0)),
+    Instance(
+        "Scion-free",
+        lambda: mx.Scion(
+            0.05,
+            0.8,
+            2.0,
+            None,
+            3.0,
+            0.5,
+            1e-3,
+            constrained=False,
+            roles={"kernel": mx.Embedding()},
+            clamped=True,
+        ),
+    ),
+    Instance("Scion-schedules", lambda: mx.Scion(decaying, schedules.Linear(0.8, 0.95, 10), scale=decaying)),
     # --- SOAP
     Instance(
         "ScaleBySOAP",

@@ -308,7 +308,7 @@ def dion() -> None:
     adamw = {"algorithm": "adamw", "lr": 0.05}
     adamw_all = adamw | {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.2}
     reference = functools.partial(groups, module.MuonReference)
-    some = {"lr": 0.1, "mu": 0.8, "weight_decay": 0.2, "epsilon": 1e-3}
+    some: dict[str, Any] = {"lr": 0.1, "mu": 0.8, "weight_decay": 0.2, "epsilon": 1e-3}
     add(
         "Muon.reference",
         default=reference({}, adamw, lr=0.05),
@@ -316,7 +316,8 @@ def dion() -> None:
         tall=reference({}, adamw, True, lr=0.05),
         unadjusted=reference({}, adamw, adjust_lr=None, lr=0.05),
     )
-    for name, cls, more in (("Muon.dion", module.Muon, {}), ("NorMuon.dion", module.NorMuon, {"muon_beta2": 0.9})):
+    rows: dict[str, Any] = {"muon_beta2": 0.9}
+    for name, cls, more in (("Muon.dion", module.Muon, {}), ("NorMuon.dion", module.NorMuon, rows)):
         case = functools.partial(groups, cls)
         everything = some | more | {"nesterov": True, "adjust_lr": "rms_norm", "use_polar_express": False}
         add(

@@ -22,6 +22,15 @@ from .adam import AdamW
 _LARGE = 0.01  # AdamW diverges on a transformer with the learning rate 0.02 of Muon
 
 
+def likely_mistakes(name: str, matrices: AbstractLabels, tree: Params) -> list[str]:
+    """Return a warning for each array that an optimizer takes for a matrix, and whose name denies it."""
+    return [
+        f"`{path}` is trained as a matrix, and `{word}` sounds like something else. Give its role, "
+        f'`{name}(roles={{"{path}": Embedding()}})`, or `Hidden()` if it is a matrix.'
+        for path, word in mistaken_for_matrices(matrices, tree)
+    ]
+
+
 class AbstractBesideAdamW(AbstractOptimizer):
     """An optimizer of the matrices of hidden layers, with AdamW for all other parameters.
 
@@ -58,11 +67,7 @@ class AbstractBesideAdamW(AbstractOptimizer):
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state
         name = type(self).__name__
-        warnings = [
-            f"`{path}` is trained as a matrix, and `{word}` sounds like something else. Give its role, "
-            f'`{name}(roles={{"{path}": Embedding()}})`, or `Hidden()` if it is a matrix.'
-            for path, word in mistaken_for_matrices(self._matrices(), tree)
-        ]
+        warnings = likely_mistakes(name, self._matrices(), tree)
         rate = None if self._has_rate_of_adam() else largest(self.learning_rate)
         if rate and rate > _LARGE and "adam" in self._labels().labels(tree):
             remedy = f"Give it one, `{name}({rate:.7g}, adam_learning_rate=3e-4)`"

@@ -181,8 +181,8 @@ class ScaleByMuon(AbstractTransform):
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = {i: matrix for i, matrix in enumerate(self.matrices(updates)) if matrix is not None}
         found = jtu.tree_leaves(directions)
-        factors = functools.partial(rule.owner._polar_factors, list(matrices.values()))
-        for i, u in zip(matrices, on_auto_axes(factors, [found[i] for i in matrices]), strict=True):
+        factors = rule.owner.polar_factors(list(matrices.values()), [found[i] for i in matrices])
+        for i, u in zip(matrices, factors, strict=True):
             leaves[i] = u.astype(leaves[i].dtype)
         return treedef.unflatten(leaves), new_state
 
@@ -191,8 +191,16 @@ class ScaleByMuon(AbstractTransform):
         assert state.count is not None
         return resolve(self, state.count)
 
+    def polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
+        """Return the updates of all matrices, from their momenta.
+
+        Args:
+            matrices: how the arrays are matrices.
+            momenta: the arrays, in at least float32.
+        """
+        return on_auto_axes(functools.partial(self._polar_factors, matrices), momenta)
+
     def _polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
-        """The updates of all matrices, from their momenta."""
         pieces = [matrix.pieces(d) for matrix, d in zip(matrices, momenta, strict=True)]
         sent = [in_dtype(d, self._dtype_between_devices(d)) for ds in pieces for d in ds]
         found = iter(spread(self._orthogonal, sent, axis_names(self.over), "ScaleByMuon(over=...)"))
