@@ -67,6 +67,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "NorMuon": lambda rate: mx.NorMuon(_rate(rate), adam_learning_rate=_rate(rate)),
     "AdaMuon": lambda rate: mx.AdaMuon(_rate(rate), weight_decay=0.0, adam_learning_rate=_rate(rate)),
     "Scion": lambda rate: mx.Scion(_rate(rate), scale=1.0, constrained=False),
+    "MARSM": lambda rate: mx.MARSM(_rate(rate), weight_decay=0.0, adam_weight_decay=0.0),
     "SOAP": lambda rate: mx.SOAP(_rate(rate), weight_decay=0.0),
     "GaLore": lambda rate: mx.GaLore(_rate(rate), 4, 50),
     # These find their own step size: the rate is no matter to them.

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 class Case(NamedTuple):
-    """Ours for a frozen trajectory, and the arrays that the two have in common: Microsoft trains vectors by Lion."""
+    """Ours for a frozen trajectory, and the arrays to compare: of vectors, some have another AdamW."""
 
     make: Callable[[], Any]
     arrays: tuple[str, ...] = tuple(START)
@@ -92,6 +92,11 @@ GROUPS: dict[str, dict[str, Case]] = {
             )
         ),
     },
+    "MARSM": {
+        "MARSM/default": Case(lambda: mx.MARSM(0.05), MATRICES),
+        "MARSM/all": Case(lambda: mx.MARSM(0.1, 0.8, 0.1, weight_decay=0.2, ns_steps=4), MATRICES),
+        "MARSM/tall": Case(lambda: mx.MARSM(0.05, gamma=0.05), MATRICES),
+    },
     "Scion": {
         "Scion/default": Case(lambda: mx.Scion(0.05, 0.0, 1.0)),
         "Scion/all": Case(
@@ -106,7 +111,7 @@ GROUPS: dict[str, dict[str, Case]] = {
         ),
         "Scion/columns": Case(lambda: scion(lambda m, n: {"norm": "input"})),
         "Scion/columns_output": Case(
-            lambda: scion(lambda m, n: FREE | {"scale": 2.0 / n, "norm": "input", "rms_eps": 1e-8 / n})
+            lambda: scion(lambda m, n: FREE | {"scale": 2.0 / m, "norm": "input", "rms_eps": 1e-8 / m})
         ),
         "Scion/columns_embedding": Case(lambda: scion(lambda m, n: TURNED | {"norm": "input"})),
         "Scion/rows": Case(lambda: scion(lambda m, n: {"norm": "output"})),

@@ -94,6 +94,7 @@ from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.lion import Lion as Lion
 from ._optimizers.madgrad import MADGRAD as MADGRAD
+from ._optimizers.marsm import MARSM as MARSM
 from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
 from ._optimizers.muon import Muon as Muon
 from ._optimizers.noise import NoisySGD as NoisySGD
@@ -293,6 +294,7 @@ from ._transforms.sophia import (
 )
 from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
 from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
+from ._transforms.variance_reduction import ReduceVariance as ReduceVariance
 from ._transforms.yogi import ScaleByYogi as ScaleByYogi
 from ._transforms.zoom import (
     ScaleByZoomLinesearch as ScaleByZoomLinesearch,

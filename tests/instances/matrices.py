@@ -214,18 +214,42 @@ TRANSFORMS = (
             0.5,
             1e-3,
             constrained=False,
-            roles={"kernel": mx.Embedding()},
+            roles={"*": mx.Head()},
             clamped=True,
         ),
     ),
     Instance("Scion-schedules", lambda: mx.Scion(decaying, schedules.Linear(0.8, 0.95, 10), scale=decaying)),
+    # --- MARS-M
+    Instance("ReduceVariance", mx.ReduceVariance),
+    Instance("ReduceVariance-unclipped", lambda: mx.ReduceVariance(0.5, schedules.Linear(0.8, 0.95, 10), None)),
+    Instance("MARSM", lambda: mx.MARSM(0.05)),
+    Instance(
+        "MARSM-roles",
+        lambda: mx.MARSM(
+            0.05,
+            0.8,
+            0.1,
+            0.5,
+            mask=KERNELS,
+            adam_learning_rate=0.01,
+            adam_weight_decay=0.2,
+            per_head=True,
+            cautious_weight_decay=True,
+        ),
+    ),
+    Instance(
+        "MARSM-schedules",
+        lambda: mx.MARSM(
+            decaying, schedules.Linear(0.8, 0.95, 10), decaying, consistent_rms=decaying, weight_decay=decaying
+        ),
+    ),
     # --- SOAP
     Instance(
         "ScaleBySOAP",
         mx.ScaleBySOAP,
         exemptions={
-            "a_batch_of_transforms_is_a_loop": "where a rotated gradient is zero but for rounding, Adam divides rounding "
-            "by its own root; with a larger `eps`, it holds"
+            "a_batch_of_transforms_is_a_loop": "where a rotated gradient is zero but for rounding, Adam divides "
+            "rounding by its own root; with a larger `eps`, it holds"
         },
     ),
     Instance("ScaleBySOAP-often", lambda: mx.ScaleBySOAP(0.8, 0.9, 0.7, 1e-6, 1, 2)),

@@ -109,8 +109,9 @@ class ScaleByMuon(AbstractTransform):
     $d_t = \beta m_t / (1 - \beta^{t+1}) + (1 - \beta) g_t / (1 - \beta^t)$.
 
     Args:
-        ns_coeffs: coefficients of the Newton-Schulz iteration: three numbers, or one triple per iteration, or
-            the name of a preset of `linalg.orthogonalize`. They are stored as a tuple of triples, each number of which may be a schedule.
+        ns_coeffs: coefficients of the Newton-Schulz iteration: three numbers, or one triple per iteration, or the name
+            of a preset, as in `linalg.orthogonalize`. They are stored as a tuple of triples, each number of which may
+            be a schedule.
         ns_steps: number of iterations with a single triple.
         beta: exponential decay rate $\beta$ of the momentum.
         eps: added to the norm that a matrix is divided by before the first iteration.
