@@ -28,25 +28,25 @@ class Case(NamedTuple):
     arrays: tuple[str, ...] = tuple(START)
 
 
-ADAM: dict[str, Any] = {"adam_learning_rate": 0.05, "adam_b2": 0.95, "adam_eps": 1e-7}
-ADAM_ALL: dict[str, Any] = ADAM | {"adam_learning_rate": 0.02, "adam_b1": 0.8, "adam_weight_decay": 0.2}
-ADAM_OF_TORCH: dict[str, Any] = {"adam_learning_rate": 0.05, "adam_b2": 0.999, "adam_weight_decay": 0.01}
+def options(**arguments: Any) -> dict[str, Any]:
+    return arguments
+
+
+ADAM = options(adam_learning_rate=0.05, adam_b2=0.95, adam_eps=1e-7)
+ADAM_ALL = ADAM | options(adam_learning_rate=0.02, adam_b1=0.8, adam_weight_decay=0.2)
+ADAM_OF_TORCH = options(adam_learning_rate=0.05, adam_b2=0.999, adam_weight_decay=0.01)
+ADAM_OF_DION = options(adam_learning_rate=0.05, adam_eps=1e-8, adam_weight_decay=0.01)
 # Their momentum is a sum, to whose norm times 1.02 `eps` is added.
-DION: dict[str, Any] = {
-    "eps": 1e-8 * 0.05 / 1.02,
-    "moment_eps": 1e-8,
-    "ns_coeffs": "polar_express",
-    "nesterov": False,
-    "clamped": False,
-}
-FREE: dict[str, Any] = {"beta": 0.7, "scale": 2.0, "constrained": False}
-TURNED: dict[str, Any] = {"beta": 0.5, "roles": {"*": mx.Hidden(fan_in=1, fan_out=0)}}
+DION = options(eps=1e-8 * 0.05 / 1.02, moment_eps=1e-8, ns_coeffs="polar_express", nesterov=False, clamped=False)
+FREE = options(beta=0.7, scale=2.0, constrained=False)
+TURNED = options(beta=0.5, roles={"*": mx.Hidden(fan_in=1, fan_out=0)})
 
 
 def scion(of_matrix: Callable[[int, int], dict[str, Any]] = lambda m, n: {}, vectors: Any = None) -> Any:
     """Scion of matrices with m inputs and n outputs, and of vectors."""
-    matrices = {n: mx.Scion(**{"learning_rate": 0.05, "scale": 1.0} | of_matrix(*START[n].shape)) for n in MATRICES}
-    others = mx.Scion(0.05, **{"beta": 0.0, "scale": 1.0} | (vectors or {}))
+    default = options(learning_rate=0.05, scale=1.0)
+    matrices = {n: mx.Scion(**default | of_matrix(*START[n].shape)) for n in MATRICES}
+    others = mx.Scion(**default | options(beta=0.0) | (vectors or {}))
     return mx.Partition({**matrices, "b": others}, mx.by_path({"w1": "w1", "w2": "w2", "b*": "b"}))
 
 
@@ -55,12 +55,20 @@ GROUPS: dict[str, dict[str, Case]] = {
         "NorMuon/default": Case(lambda: mx.NorMuon(0.05, **ADAM)),
         "NorMuon/all": Case(lambda: mx.NorMuon(0.1, 0.8, 0.9, weight_decay=0.1, **ADAM_ALL)),
         "NorMuon/tall": Case(lambda: mx.NorMuon(0.02, weight_decay=0.3, **ADAM)),
-        "NorMuon.dion/default": Case(lambda: mx.NorMuon(0.05, weight_decay=0.01, **DION), MATRICES),
+        "NorMuon.dion/default": Case(lambda: mx.NorMuon(0.05, weight_decay=0.01, **DION, **ADAM_OF_DION)),
         "NorMuon.dion/all": Case(
             lambda: mx.NorMuon(
-                0.1, 0.8, 0.9, 2e-4, 1e-8, 0.2, ns_coeffs="dion", consistent_rms=0.2, cautious_weight_decay=True
-            ),
-            MATRICES,
+                0.1,
+                0.8,
+                0.9,
+                2e-4,
+                1e-8,
+                0.2,
+                ns_coeffs="dion",
+                consistent_rms=0.2,
+                cautious_weight_decay=True,
+                **ADAM_OF_DION | options(adam_b1=0.8, adam_eps=1e-3, adam_weight_decay=0.2),
+            )
         ),
         "NorMuon.dion/tall": Case(lambda: mx.NorMuon(0.02, weight_decay=0.3, **DION), MATRICES),
         "NorMuon.dion/unadjusted": Case(

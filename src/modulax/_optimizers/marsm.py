@@ -6,18 +6,22 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
+from .._containers.partition import Partition
 from .._protocol.fields import Hyperparameter, OptionalNumber, number, numbers
-from .._protocol.masks import AbstractLabels, as_labels
+from .._protocol.masks import as_labels
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import Effect
 from .._roles.find import as_roles
 from .._support.checks import DECAY, NON_NEGATIVE, check_choice
+from .._support.types import Params, State
 from .._transforms.muon import ScaleByMuon, ScaleByShape
 from .._transforms.spread import axis_names
 from .._transforms.variance_reduction import ReduceVariance
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
-from .beside_adamw import AbstractBesideAdamW
+from .beside_adamw import beside_adamw, mistakes_beside_adamw
 
 
-class MARSM(AbstractBesideAdamW):
+class MARSM(AbstractOptimizer):
     r"""MARS-M: Muon of gradients whose variance is reduced by the difference to the last gradient.
 
     $$
@@ -93,7 +97,11 @@ class MARSM(AbstractBesideAdamW):
     def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
-    def _direction(self, matrices: AbstractLabels) -> tuple[ReduceVariance, ScaleByMuon, ScaleByShape]:
+    def _effect(self, tree: Params, state: State | None = None) -> Effect:
+        del state
+        return mistakes_beside_adamw(self, self.roles, tree)
+
+    def transform(self) -> Partition:
         muon = ScaleByMuon(
             self.ns_coeffs,
             self.ns_steps,
@@ -102,13 +110,11 @@ class MARSM(AbstractBesideAdamW):
             self.mu_dtype,
             nesterov=False,
             preconditioning=self.preconditioning,
-            weight_dimension_numbers=matrices,
+            weight_dimension_numbers=self.roles,
             per_head=self.per_head,
             dtype=self.dtype,
             over=self.over,
         )
-        shape = ScaleByShape(matrices, self.consistent_rms, per_head=self.per_head)
-        return ReduceVariance(self.gamma, self.beta, self.max_norm), muon, shape
-
-    def _adam_options(self) -> dict[str, Any]:
-        return {"eps": self.adam_eps}
+        shape = ScaleByShape(self.roles, self.consistent_rms, per_head=self.per_head)
+        correction = ReduceVariance(self.gamma, self.beta, self.max_norm)
+        return beside_adamw(self, self.roles, correction, muon, shape, eps=self.adam_eps)

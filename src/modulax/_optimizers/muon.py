@@ -6,8 +6,10 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
+from .._containers.partition import Partition
 from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers, required_number
 from .._protocol.masks import AbstractLabels, as_labels
+from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import Effect
 from .._roles.find import AbstractRoles, as_roles
 from .._support.checks import DECAY, check_choice
@@ -16,10 +18,10 @@ from .._transforms.matrices import matrices_as, specified_matrices
 from .._transforms.muon import MuonDimensionNumbers, ScaleByMuon, ScaleByShape
 from .._transforms.spread import axis_names
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
-from .beside_adamw import AbstractBesideAdamW
+from .beside_adamw import beside_adamw, mistakes_beside_adamw, names_that_deny
 
 
-class Muon(AbstractBesideAdamW):
+class Muon(AbstractOptimizer):
     r"""Orthogonalized momentum for the weight matrices of hidden layers, with AdamW for all other parameters.
 
     $$
@@ -141,38 +143,41 @@ class Muon(AbstractBesideAdamW):
         return specified_matrices(chosen, self.follow)
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
-        effect = super()._effect(tree, state)
+        del state
+        matrices = self._matrices()
+        if self.follow == "optax":
+            effect = Effect(warnings=names_that_deny(self, matrices, tree))
+        else:
+            effect = mistakes_beside_adamw(self, matrices, tree)
         if self.roles.is_given and not self._finds_matrices():
             unread = "`roles` mean nothing beside `muon_weight_dimension_numbers`. Give one of them."
             return effect._replace(warnings=[*effect.warnings, unread])
         return effect
 
-    def _has_rate_of_adam(self) -> bool:
-        return self.adam_learning_rate is not None or self.consistent_rms is not None or self.follow == "optax"
-
-    def _direction(self, matrices: AbstractLabels) -> tuple[ScaleByMuon, ScaleByShape]:
-        return (
-            ScaleByMuon(
-                self.ns_coeffs,
-                self.ns_steps,
-                self.beta,
-                self.eps,
-                self.mu_dtype,
-                nesterov=self.nesterov,
-                adaptive=self.adaptive,
-                preconditioning=self.preconditioning,
-                weight_dimension_numbers=matrices,
-                per_head=self.per_head,
-                dtype=self.dtype,
-                over=self.over,
-                follow=self.follow,
-            ),
-            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head, follow=self.follow),
+    def transform(self) -> Partition:
+        matrices = self._matrices()
+        muon = ScaleByMuon(
+            self.ns_coeffs,
+            self.ns_steps,
+            self.beta,
+            self.eps,
+            self.mu_dtype,
+            nesterov=self.nesterov,
+            adaptive=self.adaptive,
+            preconditioning=self.preconditioning,
+            weight_dimension_numbers=matrices,
+            per_head=self.per_head,
+            dtype=self.dtype,
+            over=self.over,
+            follow=self.follow,
         )
-
-    def _adam_options(self) -> dict[str, Any]:
-        return {
-            "eps": self.eps,
-            "eps_root": self.adam_eps_root,
-            "nesterov": self.nesterov and self.follow == "optax",
-        }
+        return beside_adamw(
+            self,
+            matrices,
+            muon,
+            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head, follow=self.follow),
+            argument="muon_weight_dimension_numbers",
+            eps=self.eps,
+            eps_root=self.adam_eps_root,
+            nesterov=self.nesterov and self.follow == "optax",
+        )

@@ -6,18 +6,22 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
+from .._containers.partition import Partition
 from .._protocol.fields import Hyperparameter, OptionalNumber, number, numbers
-from .._protocol.masks import AbstractLabels, as_labels
+from .._protocol.masks import as_labels
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import Effect
 from .._roles.find import as_roles
 from .._support.checks import DECAY, check_choice
+from .._support.types import Params, State
 from .._transforms.muon import ScaleByShape
 from .._transforms.normalized_muon import ScaleByAdaMuon, ScaleByNorMuon
 from .._transforms.spread import axis_names
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
-from .beside_adamw import AbstractBesideAdamW
+from .beside_adamw import beside_adamw, mistakes_beside_adamw
 
 
-class NorMuon(AbstractBesideAdamW):
+class NorMuon(AbstractOptimizer):
     r"""Muon that gives all outputs of a matrix steps of a similar size, by a second moment for each output.
 
     $$
@@ -108,31 +112,31 @@ class NorMuon(AbstractBesideAdamW):
     def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
-    def _direction(self, matrices: AbstractLabels) -> tuple[ScaleByNorMuon, ScaleByShape]:
-        return (
-            ScaleByNorMuon(
-                self.ns_coeffs,
-                self.ns_steps,
-                self.beta,
-                self.b2,
-                self.eps,
-                self.moment_eps,
-                self.mu_dtype,
-                nesterov=self.nesterov,
-                preconditioning=self.preconditioning,
-                weight_dimension_numbers=matrices,
-                per_head=self.per_head,
-                dtype=self.dtype,
-                over=self.over,
-            ),
-            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head),
+    def _effect(self, tree: Params, state: State | None = None) -> Effect:
+        del state
+        return mistakes_beside_adamw(self, self.roles, tree)
+
+    def transform(self) -> Partition:
+        transform = ScaleByNorMuon(
+            self.ns_coeffs,
+            self.ns_steps,
+            self.beta,
+            self.b2,
+            self.eps,
+            self.moment_eps,
+            self.mu_dtype,
+            nesterov=self.nesterov,
+            preconditioning=self.preconditioning,
+            weight_dimension_numbers=self.roles,
+            per_head=self.per_head,
+            dtype=self.dtype,
+            over=self.over,
         )
+        shape = ScaleByShape(self.roles, self.consistent_rms, self.clamped, self.per_head)
+        return beside_adamw(self, self.roles, transform, shape, eps=self.adam_eps)
 
-    def _adam_options(self) -> dict[str, Any]:
-        return {"eps": self.adam_eps}
 
-
-class AdaMuon(AbstractBesideAdamW):
+class AdaMuon(AbstractOptimizer):
     r"""Muon of the signs of the momentum, divided by a second moment as in Adam.
 
     $$
@@ -215,7 +219,11 @@ class AdaMuon(AbstractBesideAdamW):
     def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
-    def _direction(self, matrices: AbstractLabels) -> tuple[ScaleByAdaMuon]:
+    def _effect(self, tree: Params, state: State | None = None) -> Effect:
+        del state
+        return mistakes_beside_adamw(self, self.roles, tree)
+
+    def transform(self) -> Partition:
         transform = ScaleByAdaMuon(
             self.ns_coeffs,
             self.ns_steps,
@@ -228,12 +236,9 @@ class AdaMuon(AbstractBesideAdamW):
             nesterov=self.nesterov,
             sign=self.sign,
             preconditioning=self.preconditioning,
-            weight_dimension_numbers=matrices,
+            weight_dimension_numbers=self.roles,
             per_head=self.per_head,
             dtype=self.dtype,
             over=self.over,
         )
-        return (transform,)
-
-    def _adam_options(self) -> dict[str, Any]:
-        return {"eps": self.adam_eps}
+        return beside_adamw(self, self.roles, transform, eps=self.adam_eps)

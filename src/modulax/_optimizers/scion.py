@@ -18,7 +18,7 @@ from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.scion import NORMS, ScaleByScion
 from .._transforms.spread import axis_names
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
-from .beside_adamw import likely_mistakes
+from .beside_adamw import names_that_deny
 
 
 class Scion(AbstractOptimizer):
@@ -103,7 +103,7 @@ class Scion(AbstractOptimizer):
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state
-        return Effect(warnings=likely_mistakes("Scion", self.roles, tree))
+        return Effect(warnings=names_that_deny(self, self.roles, tree))
 
     def transform(self) -> Chain:
         direction = ScaleByScion(

@@ -50,11 +50,9 @@ class AbstractNormalizedMuon(AbstractTransform):
 
     clock: ClassVar[Clock] = "steps"
 
-    moment_eps: eqx.AbstractVar[Number]
-
     @abc.abstractmethod
-    def decay_of_moment(self) -> Any:
-        """Return the exponential decay rate of the second moment."""
+    def second_moment(self) -> tuple[Any, Any]:
+        """Return the exponential decay rate of the second moment, and the number that is added to its root."""
 
     @abc.abstractmethod
     def muon(self) -> ScaleByMuon:
@@ -112,7 +110,7 @@ class AbstractNormalizedMuon(AbstractTransform):
 def _normalized(now: AbstractNormalizedMuon, matrix: Matrix, u: Array, nu: Array) -> tuple[Array, Array]:
     """The normalized update of one leaf, and its new second moment."""
     real = real_dtype(u.dtype)
-    b2, eps = (jnp.asarray(x).astype(real) for x in (now.decay_of_moment(), now.moment_eps))
+    b2, eps = (jnp.asarray(x).astype(real) for x in now.second_moment())
 
     def normalized(arrays: list[Array]) -> list[Array]:
         u, nu = arrays
@@ -185,8 +183,8 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
     def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
-    def decay_of_moment(self) -> Any:
-        return self.b2
+    def second_moment(self) -> tuple[Any, Any]:
+        return self.b2, self.moment_eps
 
     def muon(self) -> ScaleByMuon:
         return _muon(self)
@@ -257,8 +255,8 @@ class ScaleByAdaMuon(AbstractNormalizedMuon):
     def check(self) -> None:
         check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
-    def decay_of_moment(self) -> Any:
-        return self.beta if self.b2 is None else self.b2
+    def second_moment(self) -> tuple[Any, Any]:
+        return self.beta if self.b2 is None else self.b2, self.moment_eps
 
     def muon(self) -> ScaleByMuon:
         return _muon(self, sign=self.sign)
