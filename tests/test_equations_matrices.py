@@ -87,6 +87,87 @@ def muon(
         yield w.T
 
 
+# --- Li et al. 2025 (NorMuon), Si et al. 2025 (AdaMuon), Liu et al. 2025 (MARS-M) --------------------
+
+
+def muon_of(
+    shape: tuple[int, int], direction: Callable[[Any, int], Any], update: Callable[..., Any], decay: float = 0.0
+) -> Matrices:
+    """In torch's layout: the orthogonalized direction of a gradient, and what is made of it."""
+    w = start(shape).T
+    for t, g in enumerate(gradients(shape).transpose(0, 2, 1), 1):
+        w = w - ETA * (update(newton_schulz(direction(g, t), eps=1e-7)) + decay * w)
+        yield w.T
+
+
+def momentum(beta: float, nesterov: bool) -> Callable[[Any, int], Any]:
+    m: Any = 0.0
+
+    def direction(g: np.ndarray, t: int) -> np.ndarray:
+        nonlocal m
+        m = beta * m + (1 - beta) * g
+        return beta * m + (1 - beta) * g if nesterov else m
+
+    return direction
+
+
+def normuon(shape: tuple[int, int], beta: float = 0.95, b2: float = 0.95, nesterov: bool = True) -> Matrices:
+    v: Any = 0.0
+
+    def update(o: np.ndarray) -> np.ndarray:
+        nonlocal v
+        v = b2 * v + (1 - b2) * np.mean(o**2, axis=1, keepdims=True)
+        u = o / (np.sqrt(v) + 1e-10)
+        return max(1, len(o) / len(o.T)) ** 0.5 * np.linalg.norm(o) / np.linalg.norm(u) * u
+
+    return muon_of(shape, momentum(beta, nesterov), update)
+
+
+def adamuon(shape: tuple[int, int], beta: float = 0.95, b2: float = 0.95, sign: bool = True) -> Matrices:
+    v: Any = 0.0
+    direct = momentum(beta, True)
+
+    def update(o: np.ndarray) -> np.ndarray:
+        nonlocal v
+        v = b2 * v + (1 - b2) * o**2
+        u = o / (np.sqrt(v) + 1e-8)
+        return 0.2 * np.sqrt(o.size) * u / (np.linalg.norm(u) + 1e-8)
+
+    return muon_of(shape, lambda g, t: np.sign(direct(g, t)) if sign else direct(g, t), update, 0.01)
+
+
+def marsm(shape: tuple[int, int], beta: float = 0.95, gamma: float = 0.025, most: float = 1.0) -> Matrices:
+    last: Any = 0.0
+    average = momentum(beta, False)
+
+    def direction(g: np.ndarray, t: int) -> np.ndarray:
+        nonlocal last
+        c = g + gamma * beta / (1 - beta) * (g - last)
+        last = g
+        return average(c * min(1, most / np.linalg.norm(c)), t)
+
+    return muon_of(shape, direction, lambda o: 0.2 * np.sqrt(max(o.shape)) * o, 0.1)
+
+
+# --- Pethick et al. 2025, table 2 and algorithms 1, 2: Scion -------------------------------------------
+
+
+def scion(shape: tuple[int, int], norm: str, beta: float = 0.9, scale: float = 2.0, free: bool = False) -> Matrices:
+    """In the layout of JAX."""
+    w, d = start(shape), 0.0
+    m, n = shape
+    project: dict[str, Callable[[Any], Any]] = {
+        "spectral": lambda d: np.sqrt(n / m) * newton_schulz(d, eps=1e-7),
+        "sign": lambda d: np.sign(d) / m,
+        "input": lambda d: d / (np.sqrt(np.mean(d**2, axis=1, keepdims=True)) + 1e-8),
+        "output": lambda d: d / (np.sqrt(m * np.sum(d**2, axis=0, keepdims=True)) + 1e-8),
+    }
+    for g in gradients(shape):
+        d = beta * d + (1 - beta) * g
+        w = (1.0 if free else 1 - ETA) * w - ETA * scale * project[norm](d)
+        yield w
+
+
 # --- Zhao et al. 2024, algorithm 2: GaLore with Adam -------------------------------------------------
 
 
@@ -117,6 +198,19 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Matrices]]] = {
     ),
     "Muon-rms": (lambda: mx.Muon(ETA, consistent_rms=0.2), lambda s: muon(s, rms=0.2)),
     "Muon-optax": (lambda: mx.Muon(ETA, follow="optax"), lambda s: muon(s, corrected=True)),
+    "NorMuon": (lambda: mx.NorMuon(ETA), normuon),
+    "NorMuon-plain": (lambda: mx.NorMuon(ETA, 0.8, 0.7, nesterov=False), lambda s: normuon(s, 0.8, 0.7, False)),
+    "AdaMuon": (lambda: mx.AdaMuon(ETA), adamuon),
+    "AdaMuon-no-sign": (lambda: mx.AdaMuon(ETA, 0.8, 0.9, sign=False), lambda s: adamuon(s, 0.8, 0.9, False)),
+    "MARSM": (lambda: mx.MARSM(ETA), marsm),
+    "MARSM-clipped": (lambda: mx.MARSM(ETA, 0.8, 0.3, 7.0), lambda s: marsm(s, 0.8, 0.3, 7.0)),
+    "Scion": (lambda: mx.Scion(ETA, scale=2.0), lambda s: scion(s, "spectral")),
+    "Scion-sign": (lambda: mx.Scion(ETA, scale=2.0, norm="sign"), lambda s: scion(s, "sign")),
+    "Scion-input": (
+        lambda: mx.Scion(ETA, 0.8, 3.0, norm="input", constrained=False),
+        lambda s: scion(s, "input", 0.8, 3.0, True),
+    ),
+    "Scion-output": (lambda: mx.Scion(ETA, scale=2.0, norm="output"), lambda s: scion(s, "output")),
     "GaLore": (lambda: mx.GaLore(ETA, 2, 7), lambda s: galore(s, 2, 7)),
     "GaLore-scale": (lambda: mx.GaLore(ETA, 3, 1, 0.25), lambda s: galore(s, 3, 1, 0.25)),
     "GaLore-optax": (lambda: mx.GaLore(ETA, 2, 7, follow="optax"), lambda s: galore(s, 2, 7, larger=True)),

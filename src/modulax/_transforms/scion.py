@@ -14,7 +14,7 @@ from .._protocol.fields import Number, OptionalNumber, choice, number, numbers
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._roles.find import as_roles
-from .._roles.role import AbstractRole, Embedding, Head
+from .._roles.role import AbstractRole
 from .._support.arithmetic import abs_sq, ratio, real_dtype, safe_sqrt
 from .._support.checks import DECAY, check_choice
 from .._support.types import Params, Updates
@@ -109,7 +109,7 @@ class ScaleByScion(AbstractTransform):
         momentum, new_state = now._momentum().update(widened(updates), state, params, **extra)
         found, treedef = jtu.tree_flatten(momentum)
         kinds = now._kinds(updates)
-        spectral = {i: matrix for i, (norm, _, matrix) in enumerate(kinds) if norm == "spectral"}
+        spectral = {i: matrix for i, (norm, _, matrix) in enumerate(kinds) if matrix is not None and norm == "spectral"}
         factors = now._muon().polar_factors(list(spectral.values()), [found[i] for i in spectral])
         for i, factor in zip(spectral, factors, strict=True):
             found[i] = factor
@@ -148,9 +148,8 @@ class ScaleByScion(AbstractTransform):
         ]
 
     def _norm_of(self, role: AbstractRole) -> tuple[str, str]:
-        if isinstance(role, Head):
-            return self.head_norm, "head_scale"
-        return (self.embedding_norm, "embedding_scale") if isinstance(role, Embedding) else (self.norm, "scale")
+        own = {"head": (self.head_norm, "head_scale"), "embedding": (self.embedding_norm, "embedding_scale")}
+        return own.get(role.kind, (self.norm, "scale"))
 
     def _projected(self, norm: str, radius: str, matrix: Matrix | None, d: Array) -> Array:
         """The momentum of an array, or its orthogonal factor for the spectral norm, with the right norm."""
