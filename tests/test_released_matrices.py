@@ -42,6 +42,36 @@ FREE = options(beta=0.7, scale=2.0, constrained=False)
 TURNED = options(beta=0.5, roles={"*": mx.Hidden(fan_in=1, fan_out=0)})
 
 
+class CautiousState(mx.AbstractState):
+    mu: Any
+
+
+class CautiousMomentum(mx.AbstractLeafwise[CautiousState]):
+    """Nesterov momentum of the entries in which momentum and gradient have one sign, as in docs/muon.md."""
+
+    beta: mx.Number = mx.number(0.95)
+
+    def init_leaf(self, p):
+        return CautiousState(jnp.zeros_like(p))
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        mu = self.beta * s.mu + (1 - self.beta) * g
+        mask = jnp.where(mu * g > 0, 1.0, 0.0)
+        d = self.beta * mu + (1 - self.beta) * g
+        return mask * d / jnp.maximum(jnp.mean(mask), 1e-3), CautiousState(mu)
+
+
+def cautious_muon(learning_rate: float, beta: float = 0.95, decay: float = 0.0) -> Any:
+    return mx.Chain(
+        CautiousMomentum(beta),
+        mx.ScaleByMuon(beta=0.0, nesterov=False, eps=1e-7),
+        mx.ScaleByShape(),
+        mx.AddDecayedWeights(decay),
+        mx.ScaleByLearningRate(learning_rate),
+    )
+
+
 def scion(of_matrix: Callable[[int, int], dict[str, Any]] = lambda m, n: {}, vectors: Any = None) -> Any:
     """Scion of matrices with m inputs and n outputs, and of vectors."""
     default = options(learning_rate=0.05, scale=1.0)
@@ -105,6 +135,11 @@ GROUPS: dict[str, dict[str, Case]] = {
                 **ADAM,
             )
         ),
+    },
+    "CautiousMuon": {
+        "CautiousMuon/default": Case(lambda: cautious_muon(0.05), MATRICES),
+        "CautiousMuon/all": Case(lambda: cautious_muon(0.1, 0.8, 0.1), MATRICES),
+        "CautiousMuon/tall": Case(lambda: cautious_muon(0.02, decay=0.3), MATRICES),
     },
     "MARSM": {
         "MARSM/default": Case(lambda: mx.MARSM(0.05), MATRICES),
