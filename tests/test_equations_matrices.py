@@ -226,6 +226,40 @@ def test_equals_its_equations(name: str, shape: tuple[int, int]):
     np.testing.assert_allclose(found, np.stack(list(transcription(shape))), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "transform", [mx.ScaleByNorMuon(), mx.ScaleByAdaMuon(), mx.ScaleByScion(), mx.ScaleByScion(norm="output")], ids=str
+)
+def test_query_key_and_value_in_one_array_are_three_matrices(transform: Any):
+    """And axes in another order make the same matrices."""
+    parts = {name: gradients((6, 4))[:3] for name in ("query", "key")} | {"value": gradients((6, 2))[:3]}
+    role = mx.Attention(blocks=(4, 4, 2), fan_in=1, fan_out=0)
+    joined = {"w": np.concatenate(list(parts.values()), axis=-1).swapaxes(1, 2)}
+    apart = points(transform, {name: start(x.shape[1:]) for name, x in parts.items()}, parts)
+    field = "roles" if hasattr(transform, "roles") else "weight_dimension_numbers"
+    roles = mx.roles({"w": joined["w"][0]}, {"w": role})
+    first = {"w": np.concatenate([start(x.shape[1:]) for x in parts.values()], axis=-1).T}
+    together = points(transform.replace(**{field: roles}), first, joined)
+    expected = np.concatenate([apart[name] for name in parts], axis=-1).swapaxes(1, 2)
+    np.testing.assert_allclose(together["w"], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_scion_chooses_norms_by_role():
+    params = {name: start((4, 6)) for name in ("hidden", "embedding", "head", "norm")} | {"bias": start((6,))}
+    given = {"embedding": mx.Embedding(fan_in=0, fan_out=1), "head": mx.Head(), "norm": mx.Gain()}
+    scion = mx.ScaleByScion(0.0, 2.0, 3.0, 5.0, 7.0, roles=given)
+    found = {name: np.asarray(u) for name, u in scion.update(params, scion.init(params))[0].items()}
+    g = params["head"]
+    sizes = {
+        "hidden": 2 * np.sqrt(6 / 4) * newton_schulz(g, eps=1e-7),
+        "embedding": 5 * g / np.sqrt(np.mean(g**2, axis=1, keepdims=True)),
+        "head": 3 / 4 * np.sign(g),
+        "norm": 7 * g / np.sqrt(np.mean(g**2)),
+        "bias": 7 * params["bias"] / np.sqrt(np.mean(params["bias"] ** 2)),
+    }
+    for name, expected in sizes.items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-7, err_msg=name)
+
+
 def test_adamw_stands_beside_muon():
     """Anything that isn't a matrix takes the steps of AdamW, with its own learning rate and hyperparameters."""
     optimizer = mx.Muon(1.0, adam_learning_rate=ETA, adam_b1=0.8, adam_b2=0.95, eps=1e-3, adam_weight_decay=0.1)
