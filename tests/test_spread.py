@@ -24,7 +24,7 @@ GRADS: dict[str, Any] = {
     "stacks": {"down": draw(16, 8), "odd": draw(6, 10), "square": draw(9, 8, 8), "up": draw(2, 8, 16)},
     "qkv": {"kernel": draw(8, 48)},
     "normalized": {"kernel": draw(8, 48)},
-    "projected": {"hidden": draw(8, 16), "table": draw(16, 8)},
+    "projected": {"odd": draw(6, 10), "table": draw(16, 8)},
 }
 TRANSFORMS: dict[str, Any] = {
     "stacks": mx.ScaleByMuon(weight_dimension_numbers=mx.MuonDimensionNumbers(-2, -1)),
