@@ -66,6 +66,7 @@ from ._transforms.monitoring import (
 )
 from ._transforms.muon import MuonState as MuonState
 from ._transforms.noise import AddNoiseState as AddNoiseState
+from ._transforms.normalized_muon import NormalizedMuonState as NormalizedMuonState
 from ._transforms.novograd import ScaleByNovoGradState as ScaleByNovoGradState
 from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
@@ -82,6 +83,7 @@ from ._transforms.shampoo import ShampooState as ShampooState
 from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
 from ._transforms.soap import SOAPState as SOAPState
 from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState
+from ._transforms.variance_reduction import ReduceVarianceState as ReduceVarianceState
 from ._transforms.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,
