@@ -81,12 +81,6 @@ def scion(of_matrix: Callable[[int, int], dict[str, Any]] = lambda m, n: {}, vec
 
 
 GROUPS: dict[str, dict[str, Case]] = {
-    "SOAP": {
-        "SOAP/default": Case(lambda: mx.SOAP(0.05)),
-        "SOAP/some": Case(
-            lambda: mx.SOAP(0.02, 0.9, 0.99, weight_decay=0.0, precondition_frequency=1, max_precond_dim=4)
-        ),
-    },
     "NorMuon": {
         "NorMuon/default": Case(lambda: mx.NorMuon(0.05, **ADAM)),
         "NorMuon/all": Case(lambda: mx.NorMuon(0.1, 0.8, 0.9, weight_decay=0.1, **ADAM_ALL)),
