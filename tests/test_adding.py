@@ -16,10 +16,10 @@ from .test_architecture import PACKAGE
 ROOT = Path(__file__).parents[1]
 OPTIMIZERS = [modulax.get(name).__name__ for name in modulax.available()]
 # Where numbers are compared with a source outside modulax: transcribed equations, or released code.
-SOURCES = ("test_equations*.py", "test_factored.py", "test_lbfgs.py", "test_released_code.py", "test_schedule*.py")
+SOURCES = ("test_equations*.py", "test_factored.py", "test_lbfgs.py", "test_released_*.py", "test_schedule*.py")
 MODULES = [module for module in generated.MODULES if module is not modulax.states]
 MADE_BY_METHODS = {"Clipped", "Stretched"}  # by `clip` and `over`
-NOT_PUBLIC = {"StepWithDecay"}  # of Prodigy and D-Adaptation, which construct it
+NOT_PUBLIC = {"StepThenDecay", "StepWithDecay"}  # the last steps of optimizers, which construct them
 
 
 def test_every_transform_is_public():

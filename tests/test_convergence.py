@@ -64,6 +64,12 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "normalized": lambda rate: mx.Chain(mx.Normalize(), mx.SGD(_rate(rate))),
     "Muon": lambda rate: mx.Muon(_rate(rate), adam_learning_rate=_rate(rate)),
     "Muon-rms": lambda rate: mx.Muon(_rate(rate), consistent_rms=0.2),
+    "NorMuon": lambda rate: mx.NorMuon(_rate(rate), adam_learning_rate=_rate(rate)),
+    "AdaMuon": lambda rate: mx.AdaMuon(_rate(rate), weight_decay=0.0, adam_learning_rate=_rate(rate)),
+    "Scion": lambda rate: mx.Scion(_rate(rate), scale=1.0, constrained=False),
+    "MARSM": lambda rate: mx.MARSM(_rate(rate), weight_decay=0.0, adam_weight_decay=0.0),
+    "SOAP": lambda rate: mx.SOAP(_rate(rate), weight_decay=0.0),
+    "Shampoo": lambda rate: mx.Shampoo(_rate(rate), b2=0.99, eps=1e-8, grafting=mx.ScaleByAdam()),
     "GaLore": lambda rate: mx.GaLore(_rate(rate), 4, 50),
     # These find their own step size: the rate is no matter to them.
     "Prodigy": lambda rate: mx.Prodigy(_rate(1.0)),

@@ -130,7 +130,7 @@ def test_every_column_with_a_schedule_has_its_values_where_the_number_was(mask: 
             decays = {path: x.replace("0.25", "0.25 → 0.5") for path, x in column(plain, "weight_decay").items()}
             assert decays["w"] == "0.25 → 0.5", name
             assert column(scheduled, "weight_decay") == decays, name
-            rates = {path: x and "0.5 → 0.1" for path, x in column(plain, "learning_rate").items()}
+            rates = {path: x.replace("0.5", "0.5 → 0.1") for path, x in column(plain, "learning_rate").items()}
             assert column(scheduled, "learning_rate") == rates, name
 
 

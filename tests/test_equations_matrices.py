@@ -87,6 +87,87 @@ def muon(
         yield w.T
 
 
+# --- Li et al. 2025 (NorMuon), Si et al. 2025 (AdaMuon), Liu et al. 2025 (MARS-M) --------------------
+
+
+def muon_of(
+    shape: tuple[int, int], direction: Callable[[Any, int], Any], update: Callable[..., Any], decay: float = 0.0
+) -> Matrices:
+    """In torch's layout: the orthogonalized direction of a gradient, and what is made of it."""
+    w = start(shape).T
+    for t, g in enumerate(gradients(shape).transpose(0, 2, 1), 1):
+        w = w - ETA * (update(newton_schulz(direction(g, t), eps=1e-7)) + decay * w)
+        yield w.T
+
+
+def momentum(beta: float, nesterov: bool) -> Callable[[Any, int], Any]:
+    m: Any = 0.0
+
+    def direction(g: np.ndarray, t: int) -> np.ndarray:
+        nonlocal m
+        m = beta * m + (1 - beta) * g
+        return beta * m + (1 - beta) * g if nesterov else m
+
+    return direction
+
+
+def normuon(shape: tuple[int, int], beta: float = 0.95, b2: float = 0.95, nesterov: bool = True) -> Matrices:
+    v: Any = 0.0
+
+    def update(o: np.ndarray) -> np.ndarray:
+        nonlocal v
+        v = b2 * v + (1 - b2) * np.mean(o**2, axis=1, keepdims=True)
+        u = o / (np.sqrt(v) + 1e-10)
+        return max(1, len(o) / len(o.T)) ** 0.5 * np.linalg.norm(o) / np.linalg.norm(u) * u
+
+    return muon_of(shape, momentum(beta, nesterov), update)
+
+
+def adamuon(shape: tuple[int, int], beta: float = 0.95, b2: float = 0.95, sign: bool = True) -> Matrices:
+    v: Any = 0.0
+    direct = momentum(beta, True)
+
+    def update(o: np.ndarray) -> np.ndarray:
+        nonlocal v
+        v = b2 * v + (1 - b2) * o**2
+        u = o / (np.sqrt(v) + 1e-8)
+        return 0.2 * np.sqrt(o.size) * u / (np.linalg.norm(u) + 1e-8)
+
+    return muon_of(shape, lambda g, t: np.sign(direct(g, t)) if sign else direct(g, t), update, 0.01)
+
+
+def marsm(shape: tuple[int, int], beta: float = 0.95, gamma: float = 0.025, most: float = 1.0) -> Matrices:
+    last: Any = 0.0
+    average = momentum(beta, False)
+
+    def direction(g: np.ndarray, t: int) -> np.ndarray:
+        nonlocal last
+        c = g + gamma * beta / (1 - beta) * (g - last)
+        last = g
+        return average(c * min(1, most / np.linalg.norm(c)), t)
+
+    return muon_of(shape, direction, lambda o: 0.2 * np.sqrt(max(o.shape)) * o, 0.1)
+
+
+# --- Pethick et al. 2025, table 2 and algorithms 1, 2: Scion -------------------------------------------
+
+
+def scion(shape: tuple[int, int], norm: str, beta: float = 0.9, scale: float = 2.0, free: bool = False) -> Matrices:
+    """In the layout of JAX."""
+    w, d = start(shape), 0.0
+    m, n = shape
+    project: dict[str, Callable[[Any], Any]] = {
+        "spectral": lambda d: np.sqrt(n / m) * newton_schulz(d, eps=1e-7),
+        "sign": lambda d: np.sign(d) / m,
+        "input": lambda d: d / (np.sqrt(np.mean(d**2, axis=1, keepdims=True)) + 1e-8),
+        "output": lambda d: d / (np.sqrt(m * np.sum(d**2, axis=0, keepdims=True)) + 1e-8),
+    }
+    for g in gradients(shape):
+        d = beta * d + (1 - beta) * g
+        w = (1.0 if free else 1 - ETA) * w - ETA * scale * project[norm](d)
+        yield w
+
+
 # --- Zhao et al. 2024, algorithm 2: GaLore with Adam -------------------------------------------------
 
 
@@ -117,6 +198,19 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Matrices]]] = {
     ),
     "Muon-rms": (lambda: mx.Muon(ETA, consistent_rms=0.2), lambda s: muon(s, rms=0.2)),
     "Muon-optax": (lambda: mx.Muon(ETA, follow="optax"), lambda s: muon(s, corrected=True)),
+    "NorMuon": (lambda: mx.NorMuon(ETA), normuon),
+    "NorMuon-plain": (lambda: mx.NorMuon(ETA, 0.8, 0.7, nesterov=False), lambda s: normuon(s, 0.8, 0.7, False)),
+    "AdaMuon": (lambda: mx.AdaMuon(ETA), adamuon),
+    "AdaMuon-no-sign": (lambda: mx.AdaMuon(ETA, 0.8, 0.9, sign=False), lambda s: adamuon(s, 0.8, 0.9, False)),
+    "MARSM": (lambda: mx.MARSM(ETA), marsm),
+    "MARSM-clipped": (lambda: mx.MARSM(ETA, 0.8, 0.3, 7.0), lambda s: marsm(s, 0.8, 0.3, 7.0)),
+    "Scion": (lambda: mx.Scion(ETA, scale=2.0), lambda s: scion(s, "spectral")),
+    "Scion-sign": (lambda: mx.Scion(ETA, scale=2.0, norm="sign"), lambda s: scion(s, "sign")),
+    "Scion-input": (
+        lambda: mx.Scion(ETA, 0.8, 3.0, norm="input", constrained=False),
+        lambda s: scion(s, "input", 0.8, 3.0, True),
+    ),
+    "Scion-output": (lambda: mx.Scion(ETA, scale=2.0, norm="output"), lambda s: scion(s, "output")),
     "GaLore": (lambda: mx.GaLore(ETA, 2, 7), lambda s: galore(s, 2, 7)),
     "GaLore-scale": (lambda: mx.GaLore(ETA, 3, 1, 0.25), lambda s: galore(s, 3, 1, 0.25)),
     "GaLore-optax": (lambda: mx.GaLore(ETA, 2, 7, follow="optax"), lambda s: galore(s, 2, 7, larger=True)),
@@ -130,6 +224,40 @@ def test_equals_its_equations(name: str, shape: tuple[int, int]):
     found = points(make(), start(shape), gradients(shape))
     # The directions of a projector are as exact as the gaps between the singular values.
     np.testing.assert_allclose(found, np.stack(list(transcription(shape))), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "transform", [mx.ScaleByNorMuon(), mx.ScaleByAdaMuon(), mx.ScaleByScion(), mx.ScaleByScion(norm="output")], ids=str
+)
+def test_query_key_and_value_in_one_array_are_three_matrices(transform: Any):
+    """And axes in another order make the same matrices."""
+    parts = {name: gradients((6, 4))[:3] for name in ("query", "key")} | {"value": gradients((6, 2))[:3]}
+    role = mx.Attention(blocks=(4, 4, 2), fan_in=1, fan_out=0)
+    joined = {"w": np.concatenate(list(parts.values()), axis=-1).swapaxes(1, 2)}
+    apart = points(transform, {name: start(x.shape[1:]) for name, x in parts.items()}, parts)
+    field = "roles" if hasattr(transform, "roles") else "weight_dimension_numbers"
+    roles = mx.roles({"w": joined["w"][0]}, {"w": role})
+    first = {"w": np.concatenate([start(x.shape[1:]) for x in parts.values()], axis=-1).T}
+    together = points(transform.replace(**{field: roles}), first, joined)
+    expected = np.concatenate([apart[name] for name in parts], axis=-1).swapaxes(1, 2)
+    np.testing.assert_allclose(together["w"], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_scion_chooses_norms_by_role():
+    params = {name: start((4, 6)) for name in ("hidden", "embedding", "head", "norm")} | {"bias": start((6,))}
+    given = {"embedding": mx.Embedding(fan_in=0, fan_out=1), "head": mx.Head(), "norm": mx.Gain()}
+    scion = mx.ScaleByScion(0.0, 2.0, 3.0, 5.0, 7.0, roles=given)
+    found = {name: np.asarray(u) for name, u in scion.update(params, scion.init(params))[0].items()}
+    g = params["head"]
+    sizes = {
+        "hidden": 2 * np.sqrt(6 / 4) * newton_schulz(g, eps=1e-7),
+        "embedding": 5 * g / np.sqrt(np.mean(g**2, axis=1, keepdims=True)),
+        "head": 3 / 4 * np.sign(g),
+        "norm": 7 * g / np.sqrt(np.mean(g**2)),
+        "bias": 7 * params["bias"] / np.sqrt(np.mean(params["bias"] ** 2)),
+    }
+    for name, expected in sizes.items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-7, err_msg=name)
 
 
 def test_adamw_stands_beside_muon():
@@ -154,7 +282,7 @@ def test_the_cubic_iteration_converges_to_the_polar_factor():
 
 
 @pytest.mark.parametrize("name", ["frobenius", "spectral", "aol", "schatten"])
-@pytest.mark.parametrize("coefficients", ["standard", "dion"])
+@pytest.mark.parametrize("coefficients", linalg._newton_schulz.PRESETS)
 def test_orthogonalize_is_a_polynomial_of_the_singular_values(name: str, coefficients: str):
     """With a bound that is one number, which that of each row, `"aol"`, is not."""
     x = start((4, 6))

@@ -23,8 +23,10 @@ def draw(*shape: int) -> np.ndarray:
 GRADS: dict[str, Any] = {
     "stacks": {"down": draw(16, 8), "odd": draw(6, 10), "square": draw(9, 8, 8), "up": draw(2, 8, 16)},
     "qkv": {"kernel": draw(8, 48)},
+    "normalized": {"kernel": draw(8, 48)},
+    "projected": {"odd": draw(6, 10), "table": draw(16, 8)},
 }
-TRANSFORMS = {
+TRANSFORMS: dict[str, Any] = {
     "stacks": mx.ScaleByMuon(weight_dimension_numbers=mx.MuonDimensionNumbers(-2, -1)),
     "qkv": mx.ScaleByMuon(
         beta=mx.schedules.Linear(0.5, 0.9, 3),
@@ -34,6 +36,8 @@ TRANSFORMS = {
         weight_dimension_numbers=mx.roles(GRADS["qkv"], {"kernel": mx.Attention("qkv", heads=2)}),
     ),
 }
+TRANSFORMS["normalized"] = mx.ScaleByNorMuon(weight_dimension_numbers=TRANSFORMS["qkv"].weight_dimension_numbers)
+TRANSFORMS["projected"] = mx.ScaleByScion(scale=1.0, roles={"table": mx.Embedding()})
 FLAT, GRID = ((8,), ("data",)), ((4, 2), ("data", "model"))
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 

@@ -94,9 +94,11 @@ from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.lion import Lion as Lion
 from ._optimizers.madgrad import MADGRAD as MADGRAD
+from ._optimizers.marsm import MARSM as MARSM
 from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
 from ._optimizers.muon import Muon as Muon
 from ._optimizers.noise import NoisySGD as NoisySGD
+from ._optimizers.normalized_muon import AdaMuon as AdaMuon, NorMuon as NorMuon
 from ._optimizers.novograd import NovoGrad as NovoGrad
 from ._optimizers.optimistic import (
     OptimisticAdam as OptimisticAdam,
@@ -109,9 +111,12 @@ from ._optimizers.radam import RAdam as RAdam
 from ._optimizers.rmsprop import RMSProp as RMSProp
 from ._optimizers.rprop import Rprop as Rprop
 from ._optimizers.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD
+from ._optimizers.scion import Scion as Scion
 from ._optimizers.sgd import SGD as SGD
+from ._optimizers.shampoo import KLShampoo as KLShampoo, Shampoo as Shampoo
 from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
 from ._optimizers.sm3 import SM3 as SM3
+from ._optimizers.soap import SOAP as SOAP
 from ._optimizers.sophia import Sophia as Sophia
 from ._optimizers.stable_adam import StableAdamW as StableAdamW
 from ._optimizers.yogi import Yogi as Yogi
@@ -241,6 +246,10 @@ from ._transforms.normalization import (
     Normalize as Normalize,
     NormalizeByUpdateNorm as NormalizeByUpdateNorm,
 )
+from ._transforms.normalized_muon import (
+    ScaleByAdaMuon as ScaleByAdaMuon,
+    ScaleByNorMuon as ScaleByNorMuon,
+)
 from ._transforms.novograd import ScaleByNovoGrad as ScaleByNovoGrad
 from ._transforms.optimistic import (
     ScaleByOptimisticGradient as ScaleByOptimisticGradient,
@@ -276,14 +285,18 @@ from ._transforms.scaling import (
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleBySchedule as ScaleBySchedule,
 )
+from ._transforms.scion import ScaleByScion as ScaleByScion
+from ._transforms.shampoo import ScaleByShampoo as ScaleByShampoo
 from ._transforms.signsgd import ScaleBySign as ScaleBySign
 from ._transforms.sm3 import ScaleBySM3 as ScaleBySM3
+from ._transforms.soap import ScaleBySOAP as ScaleBySOAP
 from ._transforms.sophia import (
     HutchinsonDiagonal as HutchinsonDiagonal,
     ScaleBySophia as ScaleBySophia,
 )
 from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
 from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
+from ._transforms.variance_reduction import ReduceVariance as ReduceVariance
 from ._transforms.yogi import ScaleByYogi as ScaleByYogi
 from ._transforms.zoom import (
     ScaleByZoomLinesearch as ScaleByZoomLinesearch,

@@ -49,6 +49,7 @@ from ._transforms.by_path import MultiplierState as MultiplierState
 from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
 from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
+from ._transforms.decay_after import StepThenDecayState as StepThenDecayState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
 from ._transforms.galore import GaLoreState as GaLoreState
@@ -65,6 +66,7 @@ from ._transforms.monitoring import (
 )
 from ._transforms.muon import MuonState as MuonState
 from ._transforms.noise import AddNoiseState as AddNoiseState
+from ._transforms.normalized_muon import NormalizedMuonState as NormalizedMuonState
 from ._transforms.novograd import ScaleByNovoGradState as ScaleByNovoGradState
 from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
@@ -77,8 +79,11 @@ from ._transforms.running_norm import (
     ClipByRunningNormState as ClipByRunningNormState,
 )
 from ._transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
+from ._transforms.shampoo import ShampooState as ShampooState
 from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
+from ._transforms.soap import SOAPState as SOAPState
 from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState
+from ._transforms.variance_reduction import ReduceVarianceState as ReduceVarianceState
 from ._transforms.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,

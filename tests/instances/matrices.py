@@ -140,6 +140,145 @@ TRANSFORMS = (
             decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying, adam_learning_rate=decaying
         ),
     ),
+    Instance("ScaleByMuon-sign", lambda: mx.ScaleByMuon(sign=True)),
+    # --- NorMuon and AdaMuon
+    Instance("ScaleByNorMuon", mx.ScaleByNorMuon),
+    Instance(
+        "ScaleByNorMuon-polar",
+        lambda: mx.ScaleByNorMuon("polar_express", 5, 0.9, 0.8, 1e-6, 1e-4, jnp.float32, nesterov=False, per_head=True),
+        exemptions=ROUNDED,
+    ),
+    Instance("NorMuon", lambda: mx.NorMuon(0.05, adam_learning_rate=0.05)),
+    Instance(
+        "NorMuon-roles",
+        lambda: mx.NorMuon(
+            0.05,
+            weight_decay=0.1,
+            mask=KERNELS,
+            adam_learning_rate=0.01,
+            adam_weight_decay=0.2,
+            per_head=True,
+            clamped=False,
+            cautious_weight_decay=True,
+        ),
+    ),
+    Instance(
+        "NorMuon-schedules",
+        lambda: mx.NorMuon(
+            decaying, schedules.Linear(0.8, 0.95, 10), decaying, weight_decay=decaying, adam_learning_rate=decaying
+        ),
+    ),
+    Instance("ScaleByAdaMuon", mx.ScaleByAdaMuon),
+    Instance(
+        "ScaleByAdaMuon-timm",
+        lambda: mx.ScaleByAdaMuon("dion", 5, 0.9, 0.8, 1e-6, 1e-4, 0.3, nesterov=False, sign=False, per_head=True),
+    ),
+    Instance("AdaMuon", lambda: mx.AdaMuon(0.05, adam_learning_rate=0.05)),
+    Instance(
+        "AdaMuon-roles",
+        lambda: mx.AdaMuon(
+            0.05,
+            weight_decay=0.1,
+            mask=KERNELS,
+            adam_learning_rate=0.01,
+            adam_weight_decay=0.2,
+            per_head=True,
+            cautious_weight_decay=True,
+        ),
+    ),
+    Instance(
+        "AdaMuon-schedules",
+        lambda: mx.AdaMuon(
+            decaying,
+            schedules.Linear(0.8, 0.95, 10),
+            consistent_rms=decaying,
+            weight_decay=decaying,
+            adam_learning_rate=decaying,
+        ),
+    ),
+    # --- Scion
+    Instance("ScaleByScion", mx.ScaleByScion),
+    *(
+        Instance(f"ScaleByScion-{norm}", lambda norm=norm: mx.ScaleByScion(0.8, 2.0, vector_scale=0.5, norm=norm))
+        for norm in ("sign", "input", "output")
+    ),
+    Instance("Scion", lambda: mx.Scion(0.05, scale=2.0)),
+    Instance(
+        "Scion-free",
+        lambda: mx.Scion(
+            0.05,
+            0.8,
+            2.0,
+            None,
+            3.0,
+            0.5,
+            1e-3,
+            constrained=False,
+            roles={"*": mx.Head()},
+            clamped=True,
+        ),
+    ),
+    Instance("Scion-schedules", lambda: mx.Scion(decaying, schedules.Linear(0.8, 0.95, 10), scale=decaying)),
+    # --- MARS-M
+    Instance("ReduceVariance", mx.ReduceVariance),
+    Instance("ReduceVariance-unclipped", lambda: mx.ReduceVariance(0.5, schedules.Linear(0.8, 0.95, 10), None)),
+    Instance("MARSM", lambda: mx.MARSM(0.05)),
+    Instance(
+        "MARSM-roles",
+        lambda: mx.MARSM(
+            0.05,
+            0.8,
+            0.1,
+            0.5,
+            mask=KERNELS,
+            adam_learning_rate=0.01,
+            adam_weight_decay=0.2,
+            per_head=True,
+            cautious_weight_decay=True,
+        ),
+    ),
+    Instance(
+        "MARSM-schedules",
+        lambda: mx.MARSM(
+            decaying, schedules.Linear(0.8, 0.95, 10), decaying, consistent_rms=decaying, weight_decay=decaying
+        ),
+    ),
+    # --- SOAP
+    Instance(
+        "ScaleBySOAP",
+        mx.ScaleBySOAP,
+        exemptions={
+            "a_batch_of_transforms_is_a_loop": "where a rotated gradient is zero but for rounding, Adam divides "
+            "rounding by its own root; with a larger `eps`, it holds"
+        },
+    ),
+    Instance("ScaleBySOAP-often", lambda: mx.ScaleBySOAP(0.8, 0.9, 0.7, 1e-6, 1, 2)),
+    Instance("SOAP", lambda: mx.SOAP(0.05, eps=1e-3)),
+    Instance("SOAP-mask", lambda: mx.SOAP(0.05, eps=1e-3, weight_decay=0.1, precondition_frequency=2, mask=KERNELS)),
+    Instance(
+        "SOAP-schedules",
+        lambda: mx.SOAP(decaying, schedules.Linear(0.8, 0.95, 10), eps=1e-3, precondition_frequency=growing),
+    ),
+    # --- Shampoo
+    Instance("ScaleByShampoo", lambda: mx.ScaleByShampoo(eps=0.1, precondition_frequency=40, start=1)),
+    Instance(
+        "ScaleByShampoo-all",
+        lambda: mx.ScaleByShampoo(0.8, 0.9, 0.7, 0.1, 40, 1, 2, 0.4, mx.ScaleByAdam(), kl=True),
+    ),
+    Instance("Shampoo", lambda: mx.Shampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
+    Instance("Shampoo-mask", lambda: mx.Shampoo(0.05, eps=0.1, weight_decay=0.1, precondition_frequency=40, start=1, mask=KERNELS)),
+    Instance(
+        "Shampoo-schedules",
+        lambda: mx.Shampoo(
+            decaying,
+            schedules.Linear(0.8, 0.95, 10),
+            0.9,
+            eps=1e-3,
+            precondition_frequency=growing,
+            grafting=mx.ScaleByRMS(),
+        ),
+    ),
+    Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
     Instance(

@@ -28,6 +28,7 @@ from .._protocol.leafwise import AbstractLeafwise, applies_to
 from .._protocol.masks import AbstractLabels, mask_of, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
+from .._protocol.schedule_values import schedule_states, with_current_values
 from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Effect, Part
 from .._roles.labels import roles_read_by, taken_as_hidden
@@ -171,12 +172,15 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
             _walk_part(part, tree, rows, notes, is_inside or isinstance(transform, AbstractOptimizer))
     mask = applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None
     own_rows = _chosen(rows, mask)
-    _write_number(transform, own_rows, "learning_rate", not parts, is_inside)
+    now = transform
+    if isinstance(transform, AbstractOptimizer):
+        now = with_current_values(transform, 0, schedule_states(transform)) if state is None else transform.at(state)
+    _write_number(transform, now, own_rows, "learning_rate", not parts, is_inside)
     if isinstance(transform, AbstractLeafwise) and isinstance(
         labels := getattr(transform, "mask", None), AbstractLabels
     ):
         own_rows = _chosen(rows, mask_of(transform, labels, tree))  # a direction may decay some of its leaves
-    _write_number(transform, own_rows, "weight_decay", not parts, is_inside)
+    _write_number(transform, now, own_rows, "weight_decay", not parts, is_inside)
     if rows:
         notes += [note for note in _notes(transform, own_rows) if note not in notes]
     _write_effect(transform._effect(tree, state), rows, is_inside)
@@ -297,12 +301,17 @@ _THEN = " → "
 
 
 def _write_number(
-    transform: AbstractTransform, rows: Sequence[LeafDescription], name: str, is_whole: bool, is_inside: bool
+    transform: AbstractTransform,
+    now: AbstractTransform,
+    rows: Sequence[LeafDescription],
+    name: str,
+    is_whole: bool,
+    is_inside: bool,
 ) -> None:
     """Write the learning rate or the weight decay in a field of a transform into the rows where it is in force.
 
     An optimizer passes numbers to its parts as plain numbers. If a part has written such a number, and the optimizer
-    has a schedule in that field, the values of the schedule replace the number.
+    has a schedule in that field, the values of the schedule replace the number. `now` has its value in this step.
     """
     value = getattr(transform, name, None)
     if value is None:
@@ -313,7 +322,8 @@ def _write_number(
     if is_whole:
         rows = _not_replaced_by_zero(rows, name) if text == _ZERO else rows
     else:
-        rows = _written(rows, name) if isinstance(transform, AbstractOptimizer) and is_schedule(value) else []
+        is_passed_on = isinstance(transform, AbstractOptimizer) and is_schedule(value)
+        rows = _written(rows, name, _text(getattr(now, name))) if is_passed_on else []
     for row in rows:
         setattr(row, name, text)
         if row.group == FROZEN and name == "weight_decay" and text != _ZERO:
@@ -325,10 +335,11 @@ def _not_replaced_by_zero(rows: Sequence[LeafDescription], name: str) -> list[Le
     return [row for row in rows if name == "learning_rate" or not row.weight_decay]
 
 
-def _written(rows: Sequence[LeafDescription], name: str) -> list[LeafDescription]:
-    """The rows into which parts have written a number.
+def _written(rows: Sequence[LeafDescription], name: str, now: str) -> list[LeafDescription]:
+    """The rows into which parts have written a number that was passed on to them.
 
-    If all are 0, the schedule starts there; if some are, these are the weight decay of another part.
+    Other numbers are of other fields, as the learning rate of AdamW in `Muon`. If all are 0, the schedule starts there;
+    if some are, these are the weight decay of another part.
     """
-    filled = [row for row in rows if getattr(row, name)]
+    filled = [row for row in rows if getattr(row, name) == now]
     return [row for row in filled if getattr(row, name) != _ZERO] or filled

@@ -127,6 +127,7 @@ ELSEWHERE = {
     "ScheduleFreeAdamW(1e-3)": "adamwschedulefree schedulefreeadam schedulefreeadamwreference",
     "ScheduleFreeSGD(0.1)": "sgdschedulefree",
     "ScheduleFree(RAdam(1e-3), 1e-3)": "radamschedulefree",
+    "Shampoo(1e-3)": "distributedshampoo",
     "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",
     "SGD(0.1)": "gradientdescent gradientdescentoptimizer",
     "SGD(0.1, momentum=0.9)": "momentum momentumsgd sgdm heavyball fusedsgd",
@@ -174,10 +175,9 @@ SCHEDULES = {
 
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
-    "soap shampoo distributedshampoo kron psgd psgdkron normuon scion dion mars marsadamw laprop adahessian came "
-    "apollo apollomini qapollo grams tiger adamod diffgrad qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo "
-    "adalomo adammini adams conda focus trac adalite pnm adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars "
-    "ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira muonclip "
-    "adamuon spam stablespam kate amos larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion "
-    "cautious adago fadam"
+    "kron psgd psgdkron dion mars marsadamw laprop adahessian came apollo apollomini qapollo grams tiger adamod "
+    "diffgrad qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo adalomo adammini adams conda focus trac "
+    "adalite pnm adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars ranger21 ranger25 adasmooth adabound "
+    "adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira muonclip spam stablespam kate amos larc ivon "
+    "von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion cautious adago fadam"
 )

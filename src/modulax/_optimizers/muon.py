@@ -6,25 +6,19 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import DTypeLike
 
-from .._containers.chain import Chain
 from .._containers.partition import Partition
 from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers, required_number
 from .._protocol.masks import AbstractLabels, as_labels
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.small_steps import largest
 from .._protocol.transform import Effect
 from .._roles.find import AbstractRoles, as_roles
 from .._support.checks import DECAY, check_choice
 from .._support.types import Follow, Params, State
-from .._transforms.matrices import MatrixLabels, matrices_as, mistaken_for_matrices, specified_matrices
+from .._transforms.matrices import matrices_as, specified_matrices
 from .._transforms.muon import MuonDimensionNumbers, ScaleByMuon, ScaleByShape
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.spread import axis_names
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
-from .adam import AdamW
-
-_LARGE = 0.01  # AdamW diverges on a transformer with the learning rate 0.02 of Muon
+from .beside_adamw import beside_adamw, mistakes_beside_adamw, names_that_deny
 
 
 class Muon(AbstractOptimizer):
@@ -150,62 +144,40 @@ class Muon(AbstractOptimizer):
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state
-        found = mistaken_for_matrices(self._matrices(), tree)
-        warnings = [
-            f"`{path}` is trained as a matrix, and `{name}` sounds like something else. Give its role, "
-            f'`Muon(roles={{"{path}": Embedding()}})`, or `Hidden()` if it is a matrix.'
-            for path, name in found
-        ]
+        matrices = self._matrices()
+        if self.follow == "optax":
+            effect = Effect(warnings=names_that_deny(self, matrices, tree))
+        else:
+            effect = mistakes_beside_adamw(self, matrices, tree)
         if self.roles.is_given and not self._finds_matrices():
-            warnings.append("`roles` mean nothing beside `muon_weight_dimension_numbers`. Give one of them.")
-        has_others = "adam" in MatrixLabels("Muon", self._matrices(), "muon", "adam").labels(tree)
-        if has_others and (rate := self._large_rate_of_adam()):
-            warnings.append(
-                f"AdamW trains the other parameters with the learning rate of the matrices, {rate:.7g}, which is "
-                f"large for it. Give it one, `Muon({rate:.7g}, adam_learning_rate=3e-4)`; or let the matrices move "
-                f"as in AdamW, `Muon(3e-4, consistent_rms=0.2)`."
-            )
-        return Effect(warnings=warnings)
-
-    def _large_rate_of_adam(self) -> float | None:
-        """The learning rate of the matrices, if AdamW has it too and it is too large for AdamW."""
-        is_own = self.adam_learning_rate is not None or self.consistent_rms is not None
-        if is_own or self.follow == "optax":
-            return None
-        rate = largest(self.learning_rate)
-        return rate if rate and rate > _LARGE else None
+            unread = "`roles` mean nothing beside `muon_weight_dimension_numbers`. Give one of them."
+            return effect._replace(warnings=[*effect.warnings, unread])
+        return effect
 
     def transform(self) -> Partition:
         matrices = self._matrices()
-        muon = Chain(
-            ScaleByMuon(
-                self.ns_coeffs,
-                self.ns_steps,
-                self.beta,
-                self.eps,
-                self.mu_dtype,
-                nesterov=self.nesterov,
-                adaptive=self.adaptive,
-                preconditioning=self.preconditioning,
-                weight_dimension_numbers=matrices,
-                per_head=self.per_head,
-                dtype=self.dtype,
-                over=self.over,
-                follow=self.follow,
-            ),
-            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head, follow=self.follow),
-            AddDecayedWeights(self.weight_decay, self.mask, cautious=self.cautious_weight_decay),
-            ScaleByLearningRate(self.learning_rate),
-        )
-        adam = AdamW(
-            self.learning_rate if self.adam_learning_rate is None else self.adam_learning_rate,
-            self.adam_b1,
-            self.adam_b2,
+        muon = ScaleByMuon(
+            self.ns_coeffs,
+            self.ns_steps,
+            self.beta,
             self.eps,
+            self.mu_dtype,
+            nesterov=self.nesterov,
+            adaptive=self.adaptive,
+            preconditioning=self.preconditioning,
+            weight_dimension_numbers=matrices,
+            per_head=self.per_head,
+            dtype=self.dtype,
+            over=self.over,
+            follow=self.follow,
+        )
+        return beside_adamw(
+            self,
+            matrices,
+            muon,
+            ScaleByShape(matrices, self.consistent_rms, self.clamped, self.per_head, follow=self.follow),
+            argument="muon_weight_dimension_numbers",
+            eps=self.eps,
             eps_root=self.adam_eps_root,
-            mu_dtype=self.mu_dtype,
-            weight_decay=self.adam_weight_decay,
             nesterov=self.nesterov and self.follow == "optax",
         )
-        labels = MatrixLabels("Muon(muon_weight_dimension_numbers=...)", matrices, "muon", "adam")
-        return Partition({"muon": muon, "adam": adam}, labels)

@@ -187,7 +187,9 @@ class Matrix:
         return self.batch + self.rows + self.columns
 
 
-def matrices_of(call: str, specified: AbstractLabels, tree: PyTree, *, per_head: bool = False) -> list[Matrix | None]:
+def matrices_of(
+    call: str, specified: AbstractLabels, tree: PyTree, *, per_head: bool = False, hidden: bool = True
+) -> list[Matrix | None]:
     """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices or have no elements.
 
     Args:
@@ -195,13 +197,16 @@ def matrices_of(call: str, specified: AbstractLabels, tree: PyTree, *, per_head:
         specified: labels from `specified_matrices`.
         tree: parameters or updates.
         per_head: whether each head of a query, key or value is a matrix of its own.
+        hidden: whether only those of hidden layers are matrices, of the arrays whose role is known.
 
     Raises:
         ValueError: if a specification is not one, or doesn't fit the shape of its array.
     """
     rows = zip(leaf_paths(tree), jtu.tree_leaves(tree), specified.labels(tree), strict=True)
     return [
-        None if label is None or label is False or x.size == 0 else _matrix(call, path, x.shape, label, per_head)
+        None
+        if label is None or label is False or x.size == 0
+        else _matrix(call, path, x.shape, label, per_head, hidden)
         for path, x, label in rows
     ]
 
@@ -217,9 +222,11 @@ def mistaken_for_matrices(specified: AbstractLabels, tree: PyTree) -> list[tuple
     return [(path, name) for path, name in found if name]
 
 
-def _matrix(call: str, path: str, shape: tuple[int, ...], label: Any, per_head: bool) -> Matrix | None:
+def _matrix(
+    call: str, path: str, shape: tuple[int, ...], label: Any, per_head: bool, hidden: bool = True
+) -> Matrix | None:
     if isinstance(label, AbstractRole):
-        if not label.is_hidden or not label.fan_in or not label.fan_out:
+        if (hidden and not label.is_hidden) or not label.fan_in or not label.fan_out:
             return None
         matrix = Matrix(tuple(shape), label.batch, label.fan_in, label.fan_out, label.blocks)
         try:

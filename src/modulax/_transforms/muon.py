@@ -86,7 +86,7 @@ class _MuonMomentum(AbstractLeafwise[MuonState]):
             u = moment(beta, mu, g) if self.owner.nesterov else mu
         else:
             u = moment(beta, mu / bias_next, g / bias_now) if self.owner.nesterov else mu / bias_now
-        return u, MuonState(mu=mu)
+        return jnp.sign(u) if self.owner.sign else u, MuonState(mu=mu)
 
 
 class ScaleByMuon(AbstractTransform):
@@ -109,8 +109,9 @@ class ScaleByMuon(AbstractTransform):
     $d_t = \beta m_t / (1 - \beta^{t+1}) + (1 - \beta) g_t / (1 - \beta^t)$.
 
     Args:
-        ns_coeffs: coefficients of the Newton-Schulz iteration: three numbers, or one triple per iteration, or
-            `"standard"` or `"dion"`. They are stored as a tuple of triples, each number of which may be a schedule.
+        ns_coeffs: coefficients of the Newton-Schulz iteration: three numbers, or one triple per iteration, or the name
+            of a preset, as in `linalg.orthogonalize`. They are stored as a tuple of triples, each number of which may
+            be a schedule.
         ns_steps: number of iterations with a single triple.
         beta: exponential decay rate $\beta$ of the momentum.
         eps: added to the norm that a matrix is divided by before the first iteration.
@@ -125,6 +126,7 @@ class ScaleByMuon(AbstractTransform):
             hidden layers, of convolutions and of attention.
         per_head: whether each head of a query, key or value is orthogonalized on its own. Query, key and value in one
             array always are, where the role says so.
+        sign: whether the signs of the entries of $d_t$ are orthogonalized in place of $d_t$, as in `AdaMuon`.
         dtype: dtype of the matrices within the iteration, as in `linalg.orthogonalize`. Momentum and updates keep
             theirs.
         over: axes of the mesh over which the work is divided, such as `"data"`, if parameters or state are on one; all
@@ -152,6 +154,7 @@ class ScaleByMuon(AbstractTransform):
     preconditioning: str = eqx.field(static=True, default="frobenius")
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     per_head: bool = eqx.field(static=True, default=False)
+    sign: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
     follow: Follow = followed()
@@ -179,8 +182,8 @@ class ScaleByMuon(AbstractTransform):
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = {i: matrix for i, matrix in enumerate(self.matrices(updates)) if matrix is not None}
         found = jtu.tree_leaves(directions)
-        factors = functools.partial(rule.owner._polar_factors, list(matrices.values()))
-        for i, u in zip(matrices, on_auto_axes(factors, [found[i] for i in matrices]), strict=True):
+        factors = rule.owner.polar_factors(list(matrices.values()), [found[i] for i in matrices])
+        for i, u in zip(matrices, factors, strict=True):
             leaves[i] = u.astype(leaves[i].dtype)
         return treedef.unflatten(leaves), new_state
 
@@ -189,8 +192,16 @@ class ScaleByMuon(AbstractTransform):
         assert state.count is not None
         return resolve(self, state.count)
 
+    def polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
+        """Return the updates of all matrices, from their momenta.
+
+        Args:
+            matrices: how the arrays are matrices.
+            momenta: the arrays, in at least float32.
+        """
+        return on_auto_axes(functools.partial(self._polar_factors, matrices), momenta)
+
     def _polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
-        """The updates of all matrices, from their momenta."""
         pieces = [matrix.pieces(d) for matrix, d in zip(matrices, momenta, strict=True)]
         sent = [in_dtype(d, self._dtype_between_devices(d)) for ds in pieces for d in ds]
         found = iter(spread(self._orthogonal, sent, axis_names(self.over), "ScaleByMuon(over=...)"))

@@ -26,6 +26,12 @@ from ._products import gram, gram_of_columns
 Coefficients = tuple[tuple[float, float, float], ...]
 
 
+def _with_margin(table: Coefficients, factor: float) -> Coefficients:
+    """The table for matrices of norm 1, from one for matrices that are divided by their norm times this factor."""
+    (a, b, c), *others = table
+    return ((a / factor, b / factor**3, c / factor**5), *others)
+
+
 PRESETS: dict[str, Coefficients] = {
     "standard": ((3.4445, -4.7750, 2.0315),),
     "dion": (
@@ -34,6 +40,30 @@ PRESETS: dict[str, Coefficients] = {
         (3.7418, -5.5913, 2.3037),
         (2.8769, -3.1427, 1.2046),
         (2.8366, -3.0525, 1.2012),
+    ),
+    # Optimal for five steps: the fifth is the last one, and differs from that of the longer table.
+    "polar_express": _with_margin(
+        (
+            (8.156554524902461, -22.48329292557795, 15.878769915207462),
+            (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+            (3.8916678022926607, -2.7724841532176825, 0.5060648178503393),
+            (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+            (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+        ),
+        1.02,
+    ),
+    "polar_express_8": _with_margin(
+        (
+            (8.237312490495555, -23.157747414558198, 16.680568411445915),
+            (4.082441999064835, -2.893047735332586, 0.5252849256975648),
+            (3.9263479922546582, -2.8547468034765298, 0.5318022422894988),
+            (3.2982187133085143, -2.424541981026706, 0.48632008358844075),
+            (2.2970369434552573, -1.63662558125903, 0.4002628455953627),
+            (1.8763805351440397, -1.2347896577722228, 0.35891887501668385),
+            (1.8564423485617974, -1.2132449880935525, 0.3568003487825883),
+            (1.8749994008682747, -1.2499988017229169, 0.3749994008546422),
+        ),
+        1.01,
     ),
 }
 
@@ -170,8 +200,9 @@ def orthogonalize(
 
     Args:
         x: a matrix, or a batch of them.
-        coefficients: $(c_0, c_1, c_2)$; or a sequence of triples, one per step; or the name of a preset, `"standard"`
-            or `"dion"`. The coefficients may be traced.
+        coefficients: $(c_0, c_1, c_2)$; or a sequence of triples, one per step; or the name of a preset: `"standard"`;
+            `"dion"`, five triples; `"polar_express"`, which is optimal for five steps, or `"polar_express_8"`, which
+            converges in eight. The coefficients may be traced.
         steps: number of iterations; ignored if several triples are given.
         preconditioning: how to bound the singular values: by the norm of the matrix, `"frobenius"`; by its `"schatten"`
             4-norm, which is smaller at the same cost and so saves steps; by its `"spectral"` norm, which needs a
@@ -191,7 +222,8 @@ def orthogonalize(
         networks](https://kellerjordan.github.io/posts/muon/), 2024; Prach and Lampert, [Almost-Orthogonal Layers for
         Efficient General-Purpose Lipschitz Networks](https://arxiv.org/abs/2208.03160), 2022; Boissin et al.,
         [Turbo-Muon](https://arxiv.org/abs/2512.04632), 2025; Grishina et al., [Accelerating Newton-Schulz Iteration for
-        Orthogonalization via Chebyshev-type Polynomials](https://arxiv.org/abs/2506.10935), 2025.
+        Orthogonalization via Chebyshev-type Polynomials](https://arxiv.org/abs/2506.10935), 2025; Amsel et al., [The
+        Polar Express](https://arxiv.org/abs/2505.16932), 2025.
     """
     if x.ndim < 2:
         raise ValueError(f"`orthogonalize` needs a matrix or a batch of them, got an array of shape {x.shape}.")

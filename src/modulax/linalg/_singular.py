@@ -44,12 +44,12 @@ def _leading_directions_jvp(rank, right, primals, tangents):
     turning = inner * s[..., None, :] + s[..., :, None] * adjoint(inner)
     # Not the difference of the squares: compiled to fused operations, it is not exactly zero for a value and itself.
     apart = (s[..., None, :] - s[..., :, None]) * (s[..., None, :] + s[..., :, None])
-    du = u @ (turning * _reciprocal(apart))
-    du += (dx @ adjoint(vh) - u @ inner) * _reciprocal(s)[..., None, :]
+    du = u @ (turning * reciprocal(apart))
+    du += (dx @ adjoint(vh) - u @ inner) * reciprocal(s)[..., None, :]
     return u[..., :rank].astype(x.dtype), du[..., :rank].astype(x.dtype)
 
 
-def _reciprocal(x: Array) -> Array:
+def reciprocal(x: Array) -> Array:
     """One over each entry, and zero for zero."""
     is_zero = x == 0
     return jnp.where(is_zero, jnp.zeros_like(x), 1 / jnp.where(is_zero, jnp.ones_like(x), x))

@@ -1,0 +1,256 @@
+"""The direction of Shampoo and KL-Shampoo: gradients between inverse roots of the averages of their outer products."""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from .._protocol.container import AbstractContainer, part
+from .._protocol.fields import Number, OptionalNumber, number
+from .._protocol.masks import AbstractLabels
+from .._protocol.schedule_values import resolve
+from .._protocol.transform import AbstractTransform, Clock, EmptyState
+from .._support.arithmetic import at_least_float32, bias, moment, real_dtype, safe_increment, zeros_in
+from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
+from .._support.module import AbstractState, like_params, nested, shared
+from .._support.types import Count, Params, State, Updates
+from .._support.varying import cond
+from ..tree._align import align
+from ..tree._math import norm
+from .matrices import Matrix, matrices_as, matrices_of
+from .muon import MuonDimensionNumbers
+from .outer_products import SIDES, Side, applied, blocks, in_batches, inverse_root, outer_product, unblocked
+
+_TINY = 1e-16  # added to the norm that a grafted direction is divided by
+
+
+class ShampooState(AbstractState):
+    """State of `ScaleByShampoo`: momentum, averages or sums of the outer products, and their inverse roots.
+
+    The matrices are those of blocks: the first axes after those of a batch count the blocks of rows and of columns.
+    `right` and `right_root` are None for vectors. `grafting_state` is the state of the transform whose norms are taken.
+    """
+
+    mu: PyTree = like_params(moment=1.0)
+    left: PyTree = like_params(exact=True)
+    right: PyTree = like_params(exact=True)
+    left_root: PyTree = like_params(exact=True)
+    right_root: PyTree = like_params(exact=True)
+    count: Count = shared()
+    grafting_state: State = nested()
+
+
+class _Leaf(NamedTuple):
+    """The state of one leaf."""
+
+    mu: Array
+    left: Array
+    right: Array | None
+    left_root: Array
+    right_root: Array | None
+
+
+class ScaleByShampoo(AbstractContainer):
+    r"""Multiplies each matrix by inverse roots of the sums of its outer products: the direction of Shampoo.
+
+    $$
+    \begin{aligned}
+    L_t &= L_{t-1} + g_t g_t^\top, \qquad R_t = R_{t-1} + g_t^\top g_t \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad \hat m_t = m_t / (1 - \beta_1^t) \\
+    u_t &= (L_t + \varepsilon I)^{-1/4}\, \hat m_t\, (R_t + \varepsilon I)^{-1/4}
+    \end{aligned}
+    $$
+
+    With $\beta_2 < 1$, $L$ and $R$ are exponential averages, corrected by $1 - \beta_2^t$. The roots are computed every
+    $k$ steps, from step `start` on; until then the update is that of the grafting, or $\hat m_t$. A vector has the left
+    factor alone, with the root $-1/2$. A matrix with a longer side than `block_size` is divided into blocks, each of
+    which has its own factors.
+
+    With a `grafting`, each update has the norm of the update of that transform, such as `ScaleByAdam()`, which gets the
+    same gradients.
+
+    With `kl`, $L$ is the average of $g_t R^{-1/2} g_t^\top$, and $R$ that of $g_t^\top L^{-1/2} g_t$, with the roots
+    that were computed last: the fixed point that minimizes a Kullback-Leibler divergence (KL-Shampoo).
+
+    Args:
+        b1: exponential decay rate $\beta_1$ of the momentum.
+        b2: exponential decay rate $\beta_2$ of the outer products; 1 for their sum.
+        b3: exponential decay rate of the average of momentum and gradient that is preconditioned; by default $\beta_1$,
+            for the momentum itself.
+        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this.
+        precondition_frequency: number $k$ of steps between two computations of the roots.
+        start: the first step with roots; by default $k$.
+        block_size: the longest side of a block.
+        exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
+        grafting: a transform that gives the norms of the updates, without learning rate.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        kl: whether the outer products are those of KL-Shampoo.
+
+    References:
+        Gupta et al., [Shampoo: Preconditioned Stochastic Tensor Optimization](https://arxiv.org/abs/1802.09568), 2018;
+        Shi et al., [A Distributed Data-Parallel PyTorch Implementation of the Distributed Shampoo
+        Optimizer](https://arxiv.org/abs/2309.06497), 2023.
+    """
+
+    clock: ClassVar[Clock] = "steps"
+
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(1.0, needs=FRACTION)
+    b3: OptionalNumber = number(None, needs=DECAY, optional=True)
+    eps: Number = number(1e-12)
+    precondition_frequency: Number = number(1, needs=AT_LEAST_ONE)
+    start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
+    block_size: int = eqx.field(static=True, default=1024, metadata={"least": 1})
+    exponent: OptionalNumber = number(None, optional=True)
+    grafting: AbstractTransform | None = part(None, optional=True, state="grafting_state", auxiliary=True)
+    weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    _: dataclasses.KW_ONLY
+    kl: bool = eqx.field(static=True, default=False)
+
+    def init(self, params: Params) -> ShampooState:
+        """Return zeros, and identities as roots."""
+        leaves, treedef = jtu.tree_flatten(params)
+        found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
+        grafting = EmptyState() if self.grafting is None else self.grafting.init(params)
+        return _joined(found, [treedef.unflatten] * len(_Leaf._fields), jnp.zeros((), jnp.int32), grafting)
+
+    def update(
+        self, updates: Updates, state: ShampooState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ShampooState]:
+        """Return the preconditioned momentum, and the state with the new outer products and roots."""
+        now = resolve(self, state.count)
+        leaves, treedef = jtu.tree_flatten(updates)
+        matrices = self._matrices(updates)
+        columns = [align(getattr(state, name), updates, "ScaleByShampoo.update") for name in _Leaf._fields]
+        before = [_Leaf(*row) for row in zip(*(values for values, _ in columns), strict=True)]
+        rule = _Rule(now, safe_increment(state.count).astype(float))
+        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
+            gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
+            after = [gather(*row) for row in zip(matrices, leaves, before, strict=True)]
+            after = rule.with_roots(matrices, after)
+            filtered = [rule.filtered(g, s.mu) for g, s in zip(leaves, before, strict=True)]
+            found = [direct(*row) for row in zip(matrices, filtered, after, strict=True)]
+        grafting, grafted = state.grafting_state, None
+        if now.grafting is not None:
+            tree, grafting = now.grafting.update(updates, grafting, params, **extra)
+            grafted = jtu.tree_leaves(tree)
+        with jax.numpy_dtype_promotion("standard"):
+            out = [rule.grafted(*row) for row in zip(found, filtered, grafted or [None] * len(found), strict=True)]
+        out = [u.astype(g.dtype) for u, g in zip(out, leaves, strict=True)]
+        new = _joined(after, [rebuild for _, rebuild in columns], safe_increment(state.count), grafting)
+        return treedef.unflatten(out), new
+
+    def resolved(self, state: ShampooState) -> "ScaleByShampoo":
+        """Return the transform with every schedule replaced by its value at the next step."""
+        return resolve(self, state.count)
+
+    def _matrices(self, tree: PyTree) -> list[Matrix | None]:
+        specified: AbstractLabels = self.weight_dimension_numbers
+        return matrices_of("ScaleByShampoo(weight_dimension_numbers=...)", specified, tree, hidden=False)
+
+    def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
+        shape = jax.eval_shape(lambda x: _blocks(self, matrix, x), p).shape
+        dtype = at_least_float32(p.dtype)
+        sides = [(*shape[:-2], n, n) for n in shape[-2:]]
+        zeros = [jnp.zeros(side, dtype) for side in sides]
+        ones = [jnp.broadcast_to(jnp.eye(side[-1], dtype=dtype), side) for side in sides]
+        right = (None, None) if matrix is None else (zeros[1], ones[1])
+        return _Leaf(zeros_in(p, None), zeros[0], right[0], ones[0], right[1])
+
+
+def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
+    """The blocks of a matrix; anything else is one column."""
+    return blocks(x.reshape(x.size, 1) if matrix is None else matrix.of(x), now.block_size)
+
+
+def _joined(leaves: list[_Leaf], rebuild: list[Any], count: Array, grafting: State) -> ShampooState:
+    columns = zip(*leaves, strict=True) if leaves else [()] * len(rebuild)
+    trees = [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]
+    return ShampooState(*trees, count=count, grafting_state=grafting)
+
+
+class _Rule(NamedTuple):
+    """The step of one leaf.
+
+    Args:
+        now: the transform, with numbers in the place of schedules.
+        t: the number of this step, from one on.
+    """
+
+    now: ScaleByShampoo
+    t: Array
+
+    def _number(self, x: Any, like: Array) -> Array:
+        return jnp.asarray(x).astype(real_dtype(at_least_float32(like.dtype)))
+
+    def gathered(self, matrix: Matrix | None, g: Array, s: _Leaf) -> _Leaf:
+        """The state with the new momentum and outer products."""
+        x = g.astype(at_least_float32(g.dtype))
+        b1, b2 = self._number(self.now.b1, x), self._number(self.now.b2, x)
+        y = _blocks(self.now, matrix, x)
+        other = (s.right_root, s.left_root) if self.now.kl and matrix is not None else (None, None)
+        left = outer_product(applied(y, other[0], "right"), "left")
+        s = s._replace(left=b2 * s.left + jnp.where(b2 < 1, 1 - b2, 1.0) * left)
+        if s.right is not None:
+            right = outer_product(applied(y, other[1], "left"), "right")
+            s = s._replace(right=b2 * s.right + jnp.where(b2 < 1, 1 - b2, 1.0) * right)
+        return s._replace(mu=moment(b1, s.mu.astype(x.dtype), x).astype(s.mu.dtype))
+
+    def filtered(self, g: Array, mu: Array) -> Array:
+        """The average of the gradient and the momentum before it, corrected for its start at zero."""
+        x = g.astype(at_least_float32(g.dtype))
+        b1, t = self._number(self.now.b1, x), self._number(self.t, x)
+        b3 = b1 if self.now.b3 is None else self._number(self.now.b3, x)
+        return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
+
+    def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
+        """The leaves with new roots, if these are due."""
+        step, start = self.t.astype(jnp.int32), self._start()
+        k = jnp.round(self.now.precondition_frequency).astype(jnp.int32)
+        is_due = (step >= start) & ((step % k == 0) | (step == start))
+        places: list[tuple[int, Side]] = [
+            (i, side) for i, leaf in enumerate(leaves) for side in SIDES if getattr(leaf, side) is not None
+        ]
+
+        def fresh() -> list[_Leaf]:
+            new = list(leaves)
+            for is_matrix in (True, False):
+                own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
+                exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
+                products = [getattr(leaves[i], side) for i, side in own]
+                for (i, side), (root,) in zip(own, in_batches(self._root(exponent), products), strict=True):
+                    new[i] = new[i]._replace(**{f"{side}_root": root})
+            return new
+
+        return cond(is_due, fresh, lambda: leaves) if places else leaves
+
+    def _start(self) -> Array:
+        if self.now.start is None:
+            return jnp.round(self.now.precondition_frequency).astype(jnp.int32)
+        return jnp.asarray(self.now.start, jnp.int32)
+
+    def _root(self, exponent: Any) -> Any:
+        def root(x: Array) -> tuple[Array]:
+            b2, p, eps, t = (self._number(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
+            return (inverse_root(x / jnp.where(b2 < 1, bias(b2, t), 1.0), p, eps),)
+
+        return root
+
+    def direction(self, matrix: Matrix | None, x: Array, s: _Leaf) -> Array:
+        """The momentum between the roots."""
+        y = applied(applied(_blocks(self.now, matrix, x), s.left_root, "left"), s.right_root, "right")
+        shape = (x.size, 1) if matrix is None else matrix.size
+        y = unblocked(y, shape)
+        return y.reshape(x.shape) if matrix is None else matrix.back(y)
+
+    def grafted(self, u: Array, x: Array, other: Array | None) -> Array:
+        """The direction with the norm of another one; until the first roots, this one alone."""
+        has_roots = self.t.astype(jnp.int32) >= self._start()
+        if other is None:
+            return jnp.where(has_roots, u, x)
+        other = other.astype(u.dtype)
+        return jnp.where(has_roots, norm(other) / (norm(u) + _TINY) * u, other)

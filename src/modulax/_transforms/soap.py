@@ -1,0 +1,243 @@
+"""The direction of SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
+
+import dataclasses
+import functools
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from .._protocol.fields import Number, OptionalNumber, number
+from .._protocol.masks import AbstractLabels
+from .._protocol.schedule_values import resolve
+from .._protocol.transform import AbstractTransform, Clock
+from .._support.arithmetic import (
+    abs_sq,
+    at_least_float32,
+    bias,
+    moment,
+    real_dtype,
+    safe_increment,
+    safe_sqrt,
+    zeros_in,
+)
+from .._support.checks import AT_LEAST_ONE, DECAY
+from .._support.module import AbstractState, like_params, shared
+from .._support.types import Count, Params, Updates
+from .._support.varying import cond
+from ..tree._align import align
+from .matrices import Matrix, matrices_as, matrices_of
+from .muon import MuonDimensionNumbers
+from .outer_products import (
+    SIDES,
+    Side,
+    eigenbasis,
+    in_batches,
+    in_order,
+    next_eigenbasis,
+    outer_product,
+    rotated,
+    rotated_back,
+)
+
+_LEAST = 1e-30  # added to the root of the mean square that a direction is divided by
+
+
+class SOAPState(AbstractState):
+    """State of `ScaleBySOAP`: moments in the eigenbases, averages of the outer products, and the eigenbases.
+
+    `left` and `right` are None for leaves that aren't matrices, and for sides longer than `max_precond_dim`.
+    """
+
+    mu: PyTree = like_params()
+    nu: PyTree = like_params(nonnegative=True)
+    left: PyTree = like_params(exact=True)
+    right: PyTree = like_params(exact=True)
+    left_basis: PyTree = like_params(exact=True)
+    right_basis: PyTree = like_params(exact=True)
+    count: Count = shared()
+
+
+class _Leaf(NamedTuple):
+    """The state of one leaf."""
+
+    mu: Array
+    nu: Array
+    left: Array | None
+    right: Array | None
+    left_basis: Array | None
+    right_basis: Array | None
+
+
+class ScaleBySOAP(AbstractTransform):
+    r"""Adam in the eigenbasis of Shampoo's preconditioner: the direction of SOAP.
+
+    $$
+    \begin{aligned}
+    g'_t &= Q_L^\top g_t Q_R \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g'_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |g'_t|^2 \\
+    u_t &= \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\, Q_L \frac{m_t}{\sqrt{v_t} + \varepsilon} Q_R^\top \\
+    L_t &= \beta L_{t-1} + (1 - \beta) g_t g_t^\top, \qquad R_t = \beta R_{t-1} + (1 - \beta) g_t^\top g_t
+    \end{aligned}
+    $$
+
+    The first call computes $L$, $R$ and their eigenvectors $Q_L$, $Q_R$ from the first gradient, and returns zeros:
+    no gradient is projected on a basis that it has determined. Every $k$ steps, after the update, one step of a power
+    iteration with a QR decomposition improves the bases, $Q \leftarrow \operatorname{QR}(L Q)$, with the vectors sorted
+    by their estimated eigenvalues; $m$ is carried over to the new bases, and the entries of $v$ are sorted. All other
+    leaves are trained by Adam, also from the second call on.
+
+    Args:
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        shampoo_beta: exponential decay rate $\beta$ of the outer products; by default $\beta_2$.
+        eps: $\varepsilon$, added to the root of the uncorrected second moment.
+        precondition_frequency: number $k$ of steps between two improvements of the bases.
+        max_precond_dim: the longest side of a matrix that gets a basis; the other side may still have one.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByMuon`; by default the roles of the
+            parameters tell which axes are rows and columns, and all arrays with both are matrices, embeddings too.
+        normalize_grads: whether each direction is divided by the root of its mean square.
+        correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
+
+    References:
+        Vyas et al., [SOAP: Improving and Stabilizing Shampoo using Adam](https://arxiv.org/abs/2409.11321), 2024, and
+        the authors' [code](https://github.com/nikhilvyas/SOAP).
+    """
+
+    clock: ClassVar[Clock] = "steps"
+
+    b1: Number = number(0.95, needs=DECAY)
+    b2: Number = number(0.95, needs=DECAY)
+    shampoo_beta: OptionalNumber = number(None, needs=DECAY, optional=True)
+    eps: Number = number(1e-8)
+    precondition_frequency: Number = number(10, needs=AT_LEAST_ONE)
+    max_precond_dim: int = eqx.field(static=True, default=10_000, metadata={"least": 1})
+    weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    _: dataclasses.KW_ONLY
+    normalize_grads: bool = eqx.field(static=True, default=False)
+    correct_bias: bool = eqx.field(static=True, default=True)
+
+    def init(self, params: Params) -> SOAPState:
+        """Return zeros; the first call computes the bases."""
+        leaves, treedef = jtu.tree_flatten(params)
+        found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
+        return _joined(found, [treedef.unflatten] * len(_Leaf._fields), jnp.zeros((), jnp.int32))
+
+    def update(
+        self, updates: Updates, state: SOAPState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, SOAPState]:
+        """Return the direction, and the state with the new outer products and bases."""
+        del params, extra
+        now, is_first = resolve(self, state.count), state.count == 0
+        leaves, treedef = jtu.tree_flatten(updates)
+        matrices = self._matrices(updates)
+        columns = [align(getattr(state, name), updates, "ScaleBySOAP.update") for name in _Leaf._fields]
+        before = [_Leaf(*row) for row in zip(*(values for values, _ in columns), strict=True)]
+        t = state.count.astype(float)
+        # The first call changes no moment.
+        step = jax.jit(functools.partial(_step, now, jnp.maximum(t, 1.0), is_first), static_argnums=0)
+        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
+            moved = [step(*row) for row in zip(matrices, leaves, before, strict=True)]
+        after = [leaf for _, leaf in moved]
+        k = jnp.round(now.precondition_frequency).astype(jnp.int32)
+        after = _with_bases(matrices, after, is_first, (state.count % k == 0) | is_first)
+        new = _joined(after, [rebuild for _, rebuild in columns], safe_increment(state.count))
+        return treedef.unflatten([u for u, _ in moved]), new
+
+    def at(self, state: SOAPState) -> "ScaleBySOAP":
+        """Return the transform with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this transform.
+        """
+        return resolve(self, state.count)
+
+    def _matrices(self, tree: PyTree) -> list[Matrix | None]:
+        specified: AbstractLabels = self.weight_dimension_numbers
+        return matrices_of("ScaleBySOAP(weight_dimension_numbers=...)", specified, tree, hidden=False)
+
+    def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
+        zeros = zeros_in(p, at_least_float32(p.dtype))
+        sides: list[Array | None] = [None, None]
+        if matrix is not None:
+            batch, shape = [p.shape[axis] for axis in matrix.batch], matrix.size
+            sides = [jnp.zeros((*batch, n, n), zeros.dtype) if n <= self.max_precond_dim else None for n in shape]
+        return _Leaf(zeros_in(p, None), abs_sq(zeros), *sides, *sides)
+
+
+def _joined(leaves: list[_Leaf], rebuild: list[Any], count: Array) -> SOAPState:
+    columns = zip(*leaves, strict=True) if leaves else [()] * len(rebuild)
+    trees = [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]
+    return SOAPState(*trees, count=count)
+
+
+def _step(
+    now: ScaleBySOAP, t: Array, is_first: Array, matrix: Matrix | None, g: Array, s: _Leaf
+) -> tuple[Array, _Leaf]:
+    """The direction of one leaf, and its new moments and outer products."""
+    wide = at_least_float32(g.dtype)
+
+    def real(x: Any) -> Array:
+        return jnp.asarray(x).astype(real_dtype(wide))
+
+    b1, b2, eps, t, x = real(now.b1), real(now.b2), real(now.eps), real(t), g.astype(wide)
+    turned = x if matrix is None else matrix.back(rotated(matrix.of(x), s.left_basis, s.right_basis))
+    mu, nu = moment(b1, s.mu.astype(wide), turned), moment(b2, s.nu, abs_sq(turned))
+    u = mu / (safe_sqrt(nu) + eps)
+    u = safe_sqrt(bias(b2, t)) / bias(b1, t) * u if now.correct_bias else u
+    if matrix is not None:
+        u = matrix.back(rotated_back(matrix.of(u), s.left_basis, s.right_basis))
+        beta = b2 if now.shampoo_beta is None else real(now.shampoo_beta)
+        products = {
+            side: None if (old := getattr(s, side)) is None else moment(beta, old, outer_product(matrix.of(x), side))
+            for side in SIDES
+        }
+        s = s._replace(**products)
+    if now.normalize_grads:
+        u = u / (_LEAST + safe_sqrt(jnp.mean(abs_sq(u))))
+    kept = [jnp.where(is_first, old, new.astype(old.dtype)) for old, new in ((s.mu, mu), (s.nu, nu))]
+    return jnp.where(is_first, 0, u).astype(g.dtype), s._replace(mu=kept[0], nu=kept[1])
+
+
+def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Array, is_due: Array) -> list[_Leaf]:
+    """The leaves with new bases, if they are due: eigenvectors at first, and then one step of a power iteration."""
+    places: list[tuple[int, Side]] = [
+        (i, side) for i, leaf in enumerate(leaves) for side in SIDES if getattr(leaf, side) is not None
+    ]
+    products = [getattr(leaves[i], side) for i, side in places]
+    bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
+
+    def first() -> list[_Leaf]:
+        found = in_batches(lambda x: (eigenbasis(x),), products)
+        return _with(leaves, places, [basis for (basis,) in found])
+
+    def improved() -> list[_Leaf]:
+        found = in_batches(next_eigenbasis, products, bases)
+        new = _with(leaves, places, [basis for basis, _ in found])
+        orders = {place: order for place, (_, order) in zip(places, found, strict=True)}
+        return [_carried(matrices[i], leaves[i], new[i], orders, i) for i in range(len(leaves))]
+
+    return cond(is_due, lambda: cond(is_first, first, improved), lambda: leaves) if places else leaves
+
+
+def _with(leaves: list[_Leaf], places: list[tuple[int, Side]], bases: list[Array]) -> list[_Leaf]:
+    new = list(leaves)
+    for (i, side), basis in zip(places, bases, strict=True):
+        new[i] = new[i]._replace(**{f"{side}_basis": basis})
+    return new
+
+
+def _carried(matrix: Matrix | None, old: _Leaf, new: _Leaf, orders: dict[tuple[int, Side], Array], place: int) -> _Leaf:
+    """The leaf with its first moment in the new bases, and the entries of the second one in the new order."""
+    if matrix is None:
+        return new
+    mu = matrix.of(old.mu.astype(at_least_float32(old.mu.dtype)))
+    mu = rotated_back(mu, old.left_basis, old.right_basis)
+    mu = rotated(mu, new.left_basis, new.right_basis)
+    nu = matrix.of(old.nu)
+    for side in SIDES:
+        nu = in_order(nu, orders[place, side], side) if (place, side) in orders else nu
+    return new._replace(mu=matrix.back(mu).astype(old.mu.dtype), nu=matrix.back(nu))

@@ -1,0 +1,219 @@
+"""The trajectories of released code of optimizers of matrices, frozen in `tests/oracles/matrices.npz`, and ours."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax import linalg
+
+from .oracles.matrix_problem import NOISE, START, gradient
+
+FROZEN = Path(__file__).parent / "oracles" / "matrices.npz"
+MATRICES = ("w1", "w2")
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+class Case(NamedTuple):
+    """Ours for a frozen trajectory, and the arrays to compare: of vectors, some have another AdamW."""
+
+    make: Callable[[], Any]
+    arrays: tuple[str, ...] = tuple(START)
+
+
+def options(**arguments: Any) -> dict[str, Any]:
+    return arguments
+
+
+ADAM = options(adam_learning_rate=0.05, adam_b2=0.95, adam_eps=1e-7)
+ADAM_ALL = ADAM | options(adam_learning_rate=0.02, adam_b1=0.8, adam_weight_decay=0.2)
+ADAM_OF_TORCH = options(adam_learning_rate=0.05, adam_b2=0.999, adam_weight_decay=0.01)
+ADAM_OF_DION = options(adam_learning_rate=0.05, adam_eps=1e-8, adam_weight_decay=0.01)
+# Their momentum is a sum, to whose norm times 1.02 `eps` is added.
+DION = options(eps=1e-8 * 0.05 / 1.02, moment_eps=1e-8, ns_coeffs="polar_express", nesterov=False, clamped=False)
+FREE = options(beta=0.7, scale=2.0, constrained=False)
+TURNED = options(beta=0.5, roles={"*": mx.Hidden(fan_in=1, fan_out=0)})
+
+
+class CautiousState(mx.AbstractState):
+    mu: Any
+
+
+class CautiousMomentum(mx.AbstractLeafwise[CautiousState]):
+    """Nesterov momentum of the entries in which momentum and gradient have one sign, as in docs/muon.md."""
+
+    beta: mx.Number = mx.number(0.95)
+
+    def init_leaf(self, p):
+        return CautiousState(jnp.zeros_like(p))
+
+    def update_leaf(self, now, g, s, p):
+        del now, p
+        mu = self.beta * s.mu + (1 - self.beta) * g
+        mask = jnp.where(mu * g > 0, 1.0, 0.0)
+        d = self.beta * mu + (1 - self.beta) * g
+        return mask * d / jnp.maximum(jnp.mean(mask), 1e-3), CautiousState(mu)
+
+
+def cautious_muon(learning_rate: float, beta: float = 0.95, decay: float = 0.0) -> Any:
+    return mx.Chain(
+        CautiousMomentum(beta),
+        mx.ScaleByMuon(beta=0.0, nesterov=False, eps=1e-7),
+        mx.ScaleByShape(),
+        mx.AddDecayedWeights(decay),
+        mx.ScaleByLearningRate(learning_rate),
+    )
+
+
+def scion(of_matrix: Callable[[int, int], dict[str, Any]] = lambda m, n: {}, vectors: Any = None) -> Any:
+    """Scion of matrices with m inputs and n outputs, and of vectors."""
+    default = options(learning_rate=0.05, scale=1.0)
+    matrices = {n: mx.Scion(**default | of_matrix(*START[n].shape)) for n in MATRICES}
+    others = mx.Scion(**default | options(beta=0.0) | (vectors or {}))
+    return mx.Partition({**matrices, "b": others}, mx.by_path({"w1": "w1", "w2": "w2", "b*": "b"}))
+
+
+GROUPS: dict[str, dict[str, Case]] = {
+    "NorMuon": {
+        "NorMuon/default": Case(lambda: mx.NorMuon(0.05, **ADAM)),
+        "NorMuon/all": Case(lambda: mx.NorMuon(0.1, 0.8, 0.9, weight_decay=0.1, **ADAM_ALL)),
+        "NorMuon/tall": Case(lambda: mx.NorMuon(0.02, weight_decay=0.3, **ADAM)),
+        "NorMuon.dion/default": Case(lambda: mx.NorMuon(0.05, weight_decay=0.01, **DION, **ADAM_OF_DION)),
+        "NorMuon.dion/all": Case(
+            lambda: mx.NorMuon(
+                0.1,
+                0.8,
+                0.9,
+                2e-4,
+                1e-8,
+                0.2,
+                ns_coeffs="dion",
+                consistent_rms=0.2,
+                cautious_weight_decay=True,
+                **ADAM_OF_DION | options(adam_b1=0.8, adam_eps=1e-3, adam_weight_decay=0.2),
+            )
+        ),
+        "NorMuon.dion/tall": Case(lambda: mx.NorMuon(0.02, weight_decay=0.3, **DION), MATRICES),
+        "NorMuon.dion/unadjusted": Case(
+            lambda: mx.Chain(
+                mx.ScaleByNorMuon("polar_express", eps=DION["eps"], moment_eps=1e-8, nesterov=False),
+                mx.AddDecayedWeights(0.01),
+                mx.ScaleByLearningRate(0.05),
+            ),
+            MATRICES,
+        ),
+    },
+    "AdaMuon": {
+        "AdaMuon/default": Case(lambda: mx.AdaMuon(0.05, **ADAM_OF_TORCH)),
+        "AdaMuon/all": Case(
+            lambda: mx.AdaMuon(0.1, 0.8, moment_eps=1e-3, weight_decay=0.1, ns_steps=4, nesterov=False, **ADAM_OF_TORCH)
+        ),
+        "AdaMuon/tall": Case(lambda: mx.AdaMuon(0.05, 0.9, **ADAM_OF_TORCH)),
+        "AdaMuon.timm/default": Case(
+            lambda: mx.AdaMuon(
+                0.05,
+                b2=0.95,
+                eps=0.0,
+                moment_eps=1e-7,
+                weight_decay=0.0,
+                ns_coeffs="dion",
+                nesterov=False,
+                sign=False,
+                **ADAM,
+            )
+        ),
+    },
+    "CautiousMuon": {
+        "CautiousMuon/default": Case(lambda: cautious_muon(0.05), MATRICES),
+        "CautiousMuon/all": Case(lambda: cautious_muon(0.1, 0.8, 0.1), MATRICES),
+        "CautiousMuon/tall": Case(lambda: cautious_muon(0.02, decay=0.3), MATRICES),
+    },
+    "MARSM": {
+        "MARSM/default": Case(lambda: mx.MARSM(0.05), MATRICES),
+        "MARSM/all": Case(lambda: mx.MARSM(0.1, 0.8, 0.1, weight_decay=0.2, ns_steps=4), MATRICES),
+        "MARSM/tall": Case(lambda: mx.MARSM(0.05, gamma=0.05), MATRICES),
+    },
+    "Scion": {
+        "Scion/default": Case(lambda: mx.Scion(0.05, 0.0, 1.0)),
+        "Scion/all": Case(
+            lambda: scion(lambda m, n: FREE | {"scale": 2 * max(1.0, n**0.5) / (n / m) ** 0.5, "ns_steps": 4}, FREE)
+        ),
+        "Scion/spectral_tall": Case(lambda: scion()),
+        "Scion/spectral_max": Case(lambda: scion(lambda m, n: {"clamped": True})),
+        "Scion/spectral_input": Case(lambda: scion(lambda m, n: {"scale": 0.5 * m**0.5})),
+        "Scion/sign": Case(lambda: scion(lambda m, n: {"scale": 3.0, "norm": "sign"})),
+        "Scion/sign_input": Case(
+            lambda: scion(lambda m, n: FREE | {"learning_rate": 0.02, "scale": 2.0 * m, "norm": "sign"})
+        ),
+        "Scion/columns": Case(lambda: scion(lambda m, n: {"norm": "input"})),
+        "Scion/columns_output": Case(
+            lambda: scion(lambda m, n: FREE | {"scale": 2.0 / m, "norm": "input", "rms_eps": 1e-8 / m})
+        ),
+        "Scion/columns_embedding": Case(lambda: scion(lambda m, n: TURNED | {"norm": "input"})),
+        "Scion/rows": Case(lambda: scion(lambda m, n: {"norm": "output"})),
+        "Scion/rows_input": Case(
+            lambda: scion(lambda m, n: FREE | {"scale": 2 * m**0.5, "norm": "output", "rms_eps": 1e-8 * m**0.5})
+        ),
+        "Scion/rows_embedding": Case(lambda: scion(lambda m, n: TURNED | {"norm": "output"})),
+    },
+}
+
+
+def turned(name: str, tree: dict[str, Any]) -> dict[str, Any]:
+    """The arrays in our layout: the released code got inputs x outputs as they are where the name ends in `tall`."""
+    return {n: w.T if name.endswith("tall") and n in MATRICES else w for n, w in tree.items()}
+
+
+def trajectory(name: str, transform: Any) -> Any:
+    """The parameters after each step."""
+
+    def body(carry: Any, noise: Any) -> Any:
+        params, state = carry
+        grads = {n: gradient(n, w, noise[n]) for n, w in turned(name, params).items()}
+        updates, state = transform.update(turned(name, grads), state, params)
+        params = jtu.tree_map(jnp.add, params, updates)
+        return (params, state), turned(name, params)
+
+    start = turned(name, jtu.tree_map(jnp.asarray, START))
+    return jax.lax.scan(body, (start, transform.init(start)), NOISE)[1]
+
+
+@functools.cache
+def frozen() -> dict[str, Any]:
+    with np.load(FROZEN) as data:
+        return dict(data)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_as_in_the_released_code(group: str):
+    cases = GROUPS[group]
+    transforms = {name: case.make() for name, case in cases.items()}
+    ours = jax.jit(lambda ts: {name: trajectory(name, ts[name]) for name in cases})(transforms)
+    for name, case in cases.items():
+        for n in case.arrays:
+            theirs = frozen()[f"{name}/{n}"]
+            distance = np.max(np.abs(ours[name][n] - theirs)) / np.max(np.abs(theirs))
+            assert distance <= 1e-10, f"{name}, {n}: {distance:.2g}"
+
+
+@pytest.mark.parametrize(
+    "preset, table, factor",
+    [
+        ("standard", "timm/original", 1.0),
+        ("dion", "timm/quintic", 1.0),
+        ("polar_express", "dion/polar_express", 1.02),
+        ("polar_express_8", "timm/polar_express", 1.01),
+    ],
+)
+def test_coefficients_are_those_of_the_released_code(preset: str, table: str, factor: float):
+    """They multiply the norm by a factor; ours have it in the first polynomial."""
+    triples = frozen()[f"coefficients/{table}"].copy()
+    triples[0] /= factor ** np.array([1, 3, 5])
+    np.testing.assert_allclose(linalg._newton_schulz.PRESETS[preset], triples, rtol=1e-14)
