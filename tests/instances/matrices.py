@@ -266,7 +266,10 @@ TRANSFORMS = (
         lambda: mx.ScaleByShampoo(0.8, 0.9, 0.7, 0.1, 40, 1, 2, 0.4, mx.ScaleByAdam(), kl=True),
     ),
     Instance("Shampoo", lambda: mx.Shampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
-    Instance("Shampoo-mask", lambda: mx.Shampoo(0.05, eps=0.1, weight_decay=0.1, precondition_frequency=40, start=1, mask=KERNELS)),
+    Instance(
+        "Shampoo-mask",
+        lambda: mx.Shampoo(0.05, eps=0.1, weight_decay=0.1, precondition_frequency=40, start=1, mask=KERNELS),
+    ),
     Instance(
         "Shampoo-schedules",
         lambda: mx.Shampoo(
