@@ -66,6 +66,18 @@ def test_moments_stored_in_bfloat16_are_updated_in_float32():
         assert np.max(np.abs(near - far)) > 1e-3
 
 
+def test_the_rounding_of_a_decay_rate_cancels():
+    """The first update of Adam is the learning rate times g / (|g| + eps), whatever `b2` is."""
+    p = jnp.ones(())
+    for b2 in (0.999, 0.9999):
+        ours, theirs = mx.Adam(1.0, b2=b2), optax.adam(1.0, b2=b2)
+        near, state = ours.update(p, ours.init(p), p)
+        far, other = theirs.update(p, theirs.init(p), p)
+        nu, moment = state.inner["scale_by_adam"].nu, other[0].nu
+        assert 1e-5 < abs(nu / moment - 1) < 2e-4
+        assert abs(near + 1) < 1e-6 < 5e-6 < abs(far + 1) < 1e-4
+
+
 def test_zero_gradients_in_half_precision():
     p = jnp.ones(2, jnp.float16)
     ours, _ = run(mx.ScaleByAdam(), [0 * p], p)
