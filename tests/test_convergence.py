@@ -67,6 +67,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "NorMuon": lambda rate: mx.NorMuon(_rate(rate), adam_learning_rate=_rate(rate)),
     "AdaMuon": lambda rate: mx.AdaMuon(_rate(rate), weight_decay=0.0, adam_learning_rate=_rate(rate)),
     "Scion": lambda rate: mx.Scion(_rate(rate), scale=1.0, constrained=False),
+    "Dion": lambda rate: mx.Dion(_rate(rate), weight_decay=0.0, adam_weight_decay=0.0),
     "MARSM": lambda rate: mx.MARSM(_rate(rate), weight_decay=0.0, adam_weight_decay=0.0),
     "SOAP": lambda rate: mx.SOAP(_rate(rate), weight_decay=0.0),
     "Shampoo": lambda rate: mx.Shampoo(_rate(rate), b2=0.99, eps=1e-8, grafting=mx.ScaleByAdam()),

@@ -137,6 +137,7 @@ AROUND = {
     "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
     "Mechanize": mx.Mechanize,
     "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t, weight_dimension_numbers=no_matrix),
+    "ScaleByShampoo": lambda t: mx.ScaleByShampoo(grafting=t),
     "Process": lambda t: aggregate.Process(mx.Identity(), mx.Identity(), t),
     "AddMeanVarianceToOpt": aggregate.AddMeanVarianceToOpt,
     "SkipLarge": lambda t: SkipLarge(t, 1.0),

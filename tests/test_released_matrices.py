@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -38,6 +39,7 @@ ADAM_OF_TORCH = options(adam_learning_rate=0.05, adam_b2=0.999, adam_weight_deca
 ADAM_OF_DION = options(adam_learning_rate=0.05, adam_eps=1e-8, adam_weight_decay=0.01)
 # Their momentum is a sum, to whose norm times 1.02 `eps` is added.
 DION = options(eps=1e-8 * 0.05 / 1.02, moment_eps=1e-8, ns_coeffs="polar_express", nesterov=False, clamped=False)
+DION_ALL = options(adam_learning_rate=0.05, adam_b1=0.8, adam_b2=0.95, adam_eps=1e-3, adam_weight_decay=0.2)
 FREE = options(beta=0.7, scale=2.0, constrained=False)
 TURNED = options(beta=0.5, roles={"*": mx.Hidden(fan_in=1, fan_out=0)})
 
@@ -135,6 +137,16 @@ GROUPS: dict[str, dict[str, Case]] = {
         "CautiousMuon/all": Case(lambda: cautious_muon(0.1, 0.8, 0.1), MATRICES),
         "CautiousMuon/tall": Case(lambda: cautious_muon(0.02, decay=0.3), MATRICES),
     },
+    "Dion": {
+        "Dion/default": Case(lambda: mx.Dion(0.05, rank=768, basis="inputs")),
+        "Dion/all": Case(lambda: mx.Dion(0.1, 0.8, 1e-3, 0.1, rank=2, basis="inputs", **DION_ALL)),
+        "Dion/tall": Case(lambda: mx.Dion(0.05, rank=1, basis="inputs")),
+        "Dion.reference/default": Case(lambda: mx.Dion(0.05)),
+        "Dion.reference/all": Case(
+            lambda: mx.Dion(0.1, 0.8, 1e-3, 0.1, rank_fraction=0.3, rank_multiple_of=2, power_iterations=2, **DION_ALL)
+        ),
+        "Dion.reference/tall": Case(lambda: mx.Dion(0.05, rank_fraction=0.5)),
+    },
     "MARSM": {
         "MARSM/default": Case(lambda: mx.MARSM(0.05), MATRICES),
         "MARSM/all": Case(lambda: mx.MARSM(0.1, 0.8, 0.1, weight_decay=0.2, ns_steps=4), MATRICES),
@@ -171,6 +183,20 @@ def turned(name: str, tree: dict[str, Any]) -> dict[str, Any]:
     return {n: w.T if name.endswith("tall") and n in MATRICES else w for n, w in tree.items()}
 
 
+def _is_dion(x: Any) -> bool:
+    return isinstance(x, mx.states.DionState)
+
+
+def with_drawn_bases(state: Any) -> Any:
+    """A state with the random numbers that the released code of Dion was given."""
+
+    def drawn(x: Any) -> Any:
+        bases = {n: frozen()[f"draws/Dion/{n}"][: x.basis[n].shape[0], : x.basis[n].shape[1]] for n in MATRICES}
+        return eqx.tree_at(lambda y: [y.basis[n] for n in MATRICES], x, [jnp.asarray(b) for b in bases.values()])
+
+    return jtu.tree_map(lambda x: drawn(x) if _is_dion(x) else x, state, is_leaf=_is_dion)
+
+
 def trajectory(name: str, transform: Any) -> Any:
     """The parameters after each step."""
 
@@ -182,7 +208,7 @@ def trajectory(name: str, transform: Any) -> Any:
         return (params, state), turned(name, params)
 
     start = turned(name, jtu.tree_map(jnp.asarray, START))
-    return jax.lax.scan(body, (start, transform.init(start)), NOISE)[1]
+    return jax.lax.scan(body, (start, with_drawn_bases(transform.init(start))), NOISE)[1]
 
 
 @functools.cache

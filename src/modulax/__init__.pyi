@@ -86,6 +86,7 @@ from ._optimizers.adopt import ADOPT as ADOPT
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
+from ._optimizers.dion import Dion as Dion
 from ._optimizers.dog import DoG as DoG, DoWG as DoWG
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.galore import GaLore as GaLore
@@ -204,6 +205,7 @@ from ._transforms.constraints import (
     ZeroNaNs as ZeroNaNs,
 )
 from ._transforms.dadapt import ScaleByDAdaptAdam as ScaleByDAdaptAdam
+from ._transforms.dion import ScaleByDion as ScaleByDion
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
 )

@@ -50,6 +50,7 @@ from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
 from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
 from ._transforms.decay_after import StepThenDecayState as StepThenDecayState
+from ._transforms.dion import DionState as DionState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
 from ._transforms.galore import GaLoreState as GaLoreState

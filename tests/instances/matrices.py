@@ -243,6 +243,33 @@ TRANSFORMS = (
             decaying, schedules.Linear(0.8, 0.95, 10), decaying, consistent_rms=decaying, weight_decay=decaying
         ),
     ),
+    # --- Dion
+    Instance("ScaleByDion", mx.ScaleByDion),
+    Instance("ScaleByDion-part", lambda: mx.ScaleByDion(rank_fraction=0.5, rank_multiple_of=2)),
+    Instance(
+        "ScaleByDion-inputs",
+        lambda: mx.ScaleByDion(0.8, 1e-3, jnp.float32, rank=1, power_iterations=2, basis="inputs", key=3),
+        exemptions=ROUNDED,
+    ),
+    Instance("Dion", lambda: mx.Dion(0.05, rank=1, basis="inputs", power_iterations=2, adam_learning_rate=0.05)),
+    Instance(
+        "Dion-roles",
+        lambda: mx.Dion(
+            0.05,
+            rank_fraction=0.5,
+            rank_multiple_of=2,
+            weight_decay=0.1,
+            mask=KERNELS,
+            adam_learning_rate=0.01,
+            adam_weight_decay=0.2,
+            consistent_rms=0.2,
+            cautious_weight_decay=True,
+        ),
+    ),
+    Instance(
+        "Dion-schedules",
+        lambda: mx.Dion(decaying, schedules.Linear(0.8, 0.95, 10), weight_decay=decaying, adam_learning_rate=decaying),
+    ),
     # --- SOAP
     Instance(
         "ScaleBySOAP",

@@ -73,7 +73,7 @@ def _eigenbasis_jvp(primals, tangents):
 
 @jax.custom_jvp
 def orthonormalized(x: Array) -> Array:
-    """Return the orthonormal factor of the QR decomposition of square matrices.
+    """Return the orthonormal factor of the QR decomposition of matrices with at least as many rows as columns.
 
     The derivative is not defined along columns that depend on those before them; these components of it are zero.
     """
@@ -89,9 +89,12 @@ def _orthonormalized_jvp(primals, tangents):
     is_free = jnp.abs(diagonal) > least
     # A dependent column gets a diagonal of one, so that the triangular system can be solved; its solution is dropped.
     r = jnp.where(is_free[..., None, :], r, _identities(r))
-    rates = adjoint(jax.scipy.linalg.solve_triangular(adjoint(r), adjoint(product(adjoint(q), dx)), lower=True))
-    below = jnp.tril(jnp.where(is_free[..., None, :], rates, 0), -1)
-    return q, product(q, below - adjoint(below))
+    rates = adjoint(jax.scipy.linalg.solve_triangular(adjoint(r), adjoint(dx), lower=True))
+    rates = jnp.where(is_free[..., None, :], rates, 0)
+    within = product(adjoint(q), rates)
+    below = jnp.tril(within, -1)
+    dq = product(q, below - adjoint(below))
+    return q, dq if x.shape[-2] == x.shape[-1] else dq + rates - product(q, within)
 
 
 def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:

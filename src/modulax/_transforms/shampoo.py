@@ -24,6 +24,7 @@ from ..tree._math import norm
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import SIDES, Side, applied, blocks, in_batches, inverse_root, outer_product, unblocked
+from .spread import tree_on_auto_axes
 
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
 
@@ -122,6 +123,16 @@ class ScaleByShampoo(AbstractContainer):
         self, updates: Updates, state: ShampooState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ShampooState]:
         """Return the preconditioned momentum, and the state with the new outer products and roots."""
+        grafted, grafting = None, state.grafting_state
+        if self.grafting is not None:
+            grafted, grafting = resolve(self, state.count).grafting.update(updates, grafting, params, **extra)
+        own = dataclasses.replace(state, grafting_state=EmptyState())
+        out, _, new = tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, grafted, own))
+        return out, dataclasses.replace(new, grafting_state=grafting)
+
+    def _direction(
+        self, updates: Updates, grafted: Updates | None, state: ShampooState
+    ) -> tuple[Updates, Updates | None, ShampooState]:
         now = resolve(self, state.count)
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
@@ -134,15 +145,13 @@ class ScaleByShampoo(AbstractContainer):
             after = rule.with_roots(matrices, after)
             filtered = [rule.filtered(g, s.mu) for g, s in zip(leaves, before, strict=True)]
             found = [direct(*row) for row in zip(matrices, filtered, after, strict=True)]
-        grafting, grafted = state.grafting_state, None
-        if now.grafting is not None:
-            tree, grafting = now.grafting.update(updates, grafting, params, **extra)
-            grafted = jtu.tree_leaves(tree)
+        norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
         with jax.numpy_dtype_promotion("standard"):
-            out = [rule.grafted(*row) for row in zip(found, filtered, grafted or [None] * len(found), strict=True)]
+            out = [rule.grafted(*row) for row in zip(found, filtered, norms, strict=True)]
         out = [u.astype(g.dtype) for u, g in zip(out, leaves, strict=True)]
-        new = _joined(after, [rebuild for _, rebuild in columns], safe_increment(state.count), grafting)
-        return treedef.unflatten(out), new
+        rebuild = [rebuild for _, rebuild in columns]
+        new = _joined(after, rebuild, safe_increment(state.count), state.grafting_state)
+        return treedef.unflatten(out), grafted, new
 
     def resolved(self, state: ShampooState) -> "ScaleByShampoo":
         """Return the transform with every schedule replaced by its value at the next step."""
@@ -153,7 +162,8 @@ class ScaleByShampoo(AbstractContainer):
         return matrices_of("ScaleByShampoo(weight_dimension_numbers=...)", specified, tree, hidden=False)
 
     def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
-        shape = jax.eval_shape(lambda x: _blocks(self, matrix, x), p).shape
+        plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
+        shape = jax.eval_shape(lambda x: _blocks(self, matrix, x), plain).shape
         dtype = at_least_float32(p.dtype)
         sides = [(*shape[:-2], n, n) for n in shape[-2:]]
         zeros = [jnp.zeros(side, dtype) for side in sides]

@@ -42,6 +42,7 @@ from .outer_products import (
     rotated,
     rotated_back,
 )
+from .spread import tree_on_auto_axes
 
 _LEAST = 1e-30  # added to the root of the mean square that a direction is divided by
 
@@ -131,6 +132,9 @@ class ScaleBySOAP(AbstractTransform):
     ) -> tuple[Updates, SOAPState]:
         """Return the direction, and the state with the new outer products and bases."""
         del params, extra
+        return tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, state))
+
+    def _direction(self, updates: Updates, state: SOAPState) -> tuple[Updates, SOAPState]:
         now, is_first = resolve(self, state.count), state.count == 0
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)

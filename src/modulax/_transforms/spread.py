@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -211,7 +212,16 @@ def on_auto_axes(function: Callable[[list[Array]], list[Array]], xs: list[Array]
     JAX infers no sharding for the product of a matrix and its transpose. The results have the types of the arguments.
     """
     types = [jax.typeof(x).sharding for x in xs]
-    if not any(AxisType.Explicit in t.mesh.axis_types for t in types):
+    mesh = next((t.mesh for t in types if AxisType.Explicit in t.mesh.axis_types), None)
+    if mesh is None:
         return function(xs)
-    called: Any = jax.sharding.auto_axes(function, out_sharding=types)
+    whole = NamedSharding(mesh, PartitionSpec())  # of a step count that was made without a mesh
+    called: Any = jax.sharding.auto_axes(function, out_sharding=[whole if t.mesh.empty else t for t in types])
     return called(xs)
+
+
+def tree_on_auto_axes(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Call `on_auto_axes` with a function of a tree, whose result is a tree like it."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    found = on_auto_axes(lambda xs: jtu.tree_leaves(function(treedef.unflatten(xs))), leaves)
+    return treedef.unflatten(found)

@@ -72,7 +72,7 @@ CHANGED = {
     "scale_by_adopt": Changed(without=("weight_decay", "mask")),
     "scale_by_galore": Changed(without=("method",)),
     "scale_by_lion": Changed(by_name=("mode",)),
-    "scale_by_muon": Changed(defaults=_COEFFICIENTS, without=("per_head", "dtype", "over")),
+    "scale_by_muon": Changed(defaults=_COEFFICIENTS, without=("sign", "per_head", "dtype", "over")),
     "scale_by_schedule": Changed({"step_size_fn": "step_size"}),
     "scale_by_trust_ratio": Changed(without=("weight_decay", "mask")),
     "schedule_free_adamw": Changed(without=("mask",)),
