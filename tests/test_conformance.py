@@ -66,6 +66,10 @@ def test_moments_stored_in_bfloat16_are_updated_in_float32():
         assert np.max(np.abs(near - far)) > 1e-3
 
 
+def _has_nu(x: Any) -> bool:
+    return hasattr(x, "nu")
+
+
 def test_the_rounding_of_a_decay_rate_cancels():
     """The first update of Adam is the learning rate times g / (|g| + eps), whatever `b2` is."""
     p = jnp.ones(())
@@ -73,9 +77,9 @@ def test_the_rounding_of_a_decay_rate_cancels():
         ours, theirs = mx.Adam(1.0, b2=b2), optax.adam(1.0, b2=b2)
         near, state = ours.update(p, ours.init(p), p)
         far, other = theirs.update(p, theirs.init(p), p)
-        nu, moment = state.inner["scale_by_adam"].nu, other[0].nu
+        nu, moment = (next(x.nu for x in jax.tree.leaves(s, is_leaf=_has_nu) if _has_nu(x)) for s in (state, other))
         assert 1e-5 < abs(nu / moment - 1) < 2e-4
-        assert abs(near + 1) < 1e-6 < 5e-6 < abs(far + 1) < 1e-4
+        assert np.abs(np.asarray(near) + 1) < 1e-6 < 5e-6 < np.abs(np.asarray(far) + 1) < 1e-4
 
 
 def test_zero_gradients_in_half_precision():

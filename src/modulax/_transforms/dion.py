@@ -163,7 +163,7 @@ class ScaleByDion(AbstractTransform):
         beta, eps = (jnp.asarray(y).astype(real_dtype(x.dtype)) for y in (self.beta, self.eps))
         largest = _largest(x)
         b = x / largest.astype(x.dtype)  # no square of it overflows or underflows
-        r = basis.astype(x.dtype)
+        p, r = x, basis.astype(x.dtype)
         for _ in range(self.power_iterations):
             y = product(b, r)
             p = orthonormalized(y / _largest(y).astype(x.dtype))
