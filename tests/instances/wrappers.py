@@ -75,7 +75,7 @@ TRANSFORMS = (
 
 DIFFERENCES = (
     Difference(
-        "the second moment `nu` of Adam and its relatives, in float32",
+        "second moments `nu` in float32",
         "the decay rate is rounded to float32 first, in `1 - b2` and in the bias correction alike: `nu` is up to 2e-4 "
         "of its value away, and the first update of AdamW is exact to 1e-6",
         "`1 - b2` is computed in float64, and the bias correction in float32: the first update is up to 1e-4 away",
