@@ -7,12 +7,12 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.partition import Partition
-from .._protocol.fields import Hyperparameter, OptionalNumber, number, numbers
+from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number, numbers
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import Effect
 from .._roles.find import as_roles
-from .._support.checks import DECAY, NON_NEGATIVE, check_choice
+from .._support.checks import DECAY, NON_NEGATIVE
 from .._support.types import Params, State
 from .._transforms.muon import ScaleByMuon, ScaleByShape
 from .._transforms.spread import axis_names
@@ -82,7 +82,7 @@ class MARSM(AbstractOptimizer):
     _: KW_ONLY
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = eqx.field(static=True, default=5)
-    preconditioning: str = eqx.field(static=True, default="frobenius")
+    preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     adam_b1: Hyperparameter = number(0.9, needs=DECAY)
     adam_b2: Hyperparameter = number(0.95, needs=DECAY)
     adam_eps: Hyperparameter = number(1e-8)
@@ -93,9 +93,6 @@ class MARSM(AbstractOptimizer):
     cautious_weight_decay: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
-
-    def check(self) -> None:
-        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state

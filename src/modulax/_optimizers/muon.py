@@ -7,12 +7,12 @@ import equinox as eqx
 from jaxtyping import DTypeLike
 
 from .._containers.partition import Partition
-from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number, numbers, required_number
+from .._protocol.fields import Hyperparameter, OptionalNumber, choice, followed, number, numbers, required_number
 from .._protocol.masks import AbstractLabels, as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import Effect
 from .._roles.find import AbstractRoles, as_roles
-from .._support.checks import DECAY, check_choice
+from .._support.checks import DECAY
 from .._support.types import Follow, Params, State
 from .._transforms.matrices import matrices_as, specified_matrices
 from .._transforms.muon import MuonDimensionNumbers, ScaleByMuon, ScaleByShape
@@ -112,7 +112,7 @@ class Muon(AbstractOptimizer):
     _: KW_ONLY
     nesterov: bool = eqx.field(static=True, default=True)
     adaptive: bool = eqx.field(static=True, default=False)
-    preconditioning: str = eqx.field(static=True, default="frobenius")
+    preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     adam_b1: Hyperparameter = number(0.9, needs=DECAY)
     adam_b2: Hyperparameter = number(0.999, needs=DECAY)
     adam_eps_root: Hyperparameter = number(0.0)
@@ -129,9 +129,6 @@ class Muon(AbstractOptimizer):
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
     follow: Follow = followed()
-
-    def check(self) -> None:
-        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def _finds_matrices(self) -> bool:
         """Whether nothing but roles says which parameters are matrices."""

@@ -11,7 +11,7 @@ from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number, n
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import Effect
 from .._roles.find import as_roles
-from .._support.checks import DECAY, check_choice
+from .._support.checks import DECAY
 from .._support.types import Params, State
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
@@ -93,13 +93,10 @@ class Scion(AbstractOptimizer):
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = eqx.field(static=True, default=5)
     eps: Hyperparameter = number(1e-7)
-    preconditioning: str = eqx.field(static=True, default="frobenius")
+    preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     clamped: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
-
-    def check(self) -> None:
-        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state

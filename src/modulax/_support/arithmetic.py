@@ -79,6 +79,12 @@ def real_dtype(dtype: DTypeLike) -> np.dtype:
     return jnp.finfo(dtype).dtype
 
 
+def scalar_like(x: ArrayLike, like: Array) -> Array:
+    """Cast a scalar to the real dtype of an array."""
+    # A hyperparameter never changes the dtype of the arithmetic.
+    return jnp.asarray(x).astype(real_dtype(like.dtype))
+
+
 def dtype_for(x: Array, dtype: DTypeLike | None) -> DTypeLike | None:
     """Return the requested dtype, made complex if the array is complex; None stays None."""
     return dtype if dtype is None or not jnp.iscomplexobj(x) else common_dtype(dtype, jnp.complex64)

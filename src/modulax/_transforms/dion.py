@@ -14,13 +14,14 @@ from .._protocol.fields import Number, choice, number
 from .._protocol.masks import AbstractLabels
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
-from .._support.arithmetic import abs_sq, at_least_float32, ratio, real_dtype, safe_increment, safe_sqrt, zeros_in
+from .._support.arithmetic import abs_sq, at_least_float32, ratio, safe_increment, safe_sqrt, scalar_like, zeros_in
 from .._support.checks import DECAY
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..linalg._products import adjoint
 from ..tree._align import align
+from ..tree._math import widened
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import in_batches, orthonormalized, product
@@ -115,7 +116,8 @@ class ScaleByDion(AbstractTransform):
         mu, rebuild_mu = align(state.mu, updates, "ScaleByDion.update")
         bases, rebuild_bases = align(state.basis, updates, "ScaleByDion.update")
         matrices = {i: m for i, m in enumerate(self._matrices(updates)) if m is not None}
-        sums = [self._turned(m, _wide(leaves[i]) + mu[i].astype(_wide(leaves[i]).dtype)) for i, m in matrices.items()]
+        wide = jtu.tree_leaves(widened(updates))
+        sums = [self._turned(m, wide[i] + mu[i].astype(wide[i].dtype)) for i, m in matrices.items()]
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             found = in_batches(jax.jit(now._step), sums, [bases[i] for i in matrices])
         for (i, matrix), (u, kept, basis) in zip(matrices.items(), found, strict=True):
@@ -160,7 +162,7 @@ class ScaleByDion(AbstractTransform):
 
     def _step(self, x: Array, basis: Array) -> tuple[Array, Array, Array]:
         """The updates of a batch of matrices, their new momenta and bases."""
-        beta, eps = (jnp.asarray(y).astype(real_dtype(x.dtype)) for y in (self.beta, self.eps))
+        beta, eps = (scalar_like(y, x) for y in (self.beta, self.eps))
         largest = _largest(x)
         b = x / largest.astype(x.dtype)  # no square of it overflows or underflows
         p, r = x, basis.astype(x.dtype)
@@ -174,10 +176,6 @@ class ScaleByDion(AbstractTransform):
         u = jnp.where(is_zero, 0, product(p, adjoint(q)))
         kept = x - (1 - beta) * largest * product(p, adjoint(r))
         return u, kept, jnp.where(is_zero, basis, q.astype(basis.dtype))
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(at_least_float32(x.dtype))
 
 
 def _largest(x: Array) -> Array:

@@ -18,12 +18,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.fields import Number, OptionalNumber, followed, number, numbers
+from .._protocol.fields import Number, OptionalNumber, choice, followed, number, numbers
 from .._protocol.leafwise import AbstractLeafwise, run_rules
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractStatelessTransform, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, bias, in_dtype, moment, zeros_in
-from .._support.checks import DECAY, check_choice
+from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow, Params, Shared, Updates
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients, orthogonalize_parts
@@ -151,16 +151,13 @@ class ScaleByMuon(AbstractTransform):
     _: dataclasses.KW_ONLY
     nesterov: bool = eqx.field(static=True, default=True)
     adaptive: bool = eqx.field(static=True, default=False)
-    preconditioning: str = eqx.field(static=True, default="frobenius")
+    preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     per_head: bool = eqx.field(static=True, default=False)
     sign: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
     follow: Follow = followed()
-
-    def check(self) -> None:
-        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def matrices(self, tree: PyTree) -> list[Matrix | None]:
         """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices."""

@@ -16,11 +16,20 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.fields import Number, OptionalNumber, number, numbers
+from .._protocol.fields import Number, OptionalNumber, choice, number, numbers
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
-from .._support.arithmetic import abs_sq, moment, ratio, real_dtype, safe_increment, safe_sqrt, second_moment_like
-from .._support.checks import DECAY, check_choice
+from .._support.arithmetic import (
+    abs_sq,
+    moment,
+    ratio,
+    real_dtype,
+    safe_increment,
+    safe_sqrt,
+    scalar_like,
+    second_moment_like,
+)
+from .._support.checks import DECAY
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
@@ -110,7 +119,7 @@ class AbstractNormalizedMuon(AbstractTransform):
 def _normalized(now: AbstractNormalizedMuon, matrix: Matrix, u: Array, nu: Array) -> tuple[Array, Array]:
     """The normalized update of one leaf, and its new second moment."""
     real = real_dtype(u.dtype)
-    b2, eps = (jnp.asarray(x).astype(real) for x in now.second_moment())
+    b2, eps = (scalar_like(x, u) for x in now.second_moment())
 
     def normalized(arrays: list[Array]) -> list[Array]:
         u, nu = arrays
@@ -174,14 +183,11 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: KW_ONLY
     nesterov: bool = eqx.field(static=True, default=True)
-    preconditioning: str = eqx.field(static=True, default="frobenius")
+    preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     per_head: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
-
-    def check(self) -> None:
-        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def second_moment(self) -> tuple[Any, Any]:
         return self.b2, self.moment_eps
@@ -246,14 +252,11 @@ class ScaleByAdaMuon(AbstractNormalizedMuon):
     _: KW_ONLY
     nesterov: bool = eqx.field(static=True, default=True)
     sign: bool = eqx.field(static=True, default=True)
-    preconditioning: str = eqx.field(static=True, default="frobenius")
+    preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     per_head: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
-
-    def check(self) -> None:
-        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def second_moment(self) -> tuple[Any, Any]:
         return self.beta if self.b2 is None else self.b2, self.moment_eps

@@ -9,16 +9,18 @@ import collections
 import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ..linalg._products import adjoint
 from ..linalg._singular import reciprocal
+from ..tree._align import align
 
+Rebuild = Callable[[list[Any]], PyTree]
 Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
 
@@ -37,7 +39,7 @@ def outer_product(x: Array, side: Side) -> Array:
 
 
 def applied(x: Array, matrix: Array | None, side: Side) -> Array:
-    """Return $M X$ for the left side, $X M$ for the right one, and $X$ where there is no matrix."""
+    """Return $M X$ for the left side and $X M$ for the right one; without a matrix, return $X$."""
     if matrix is None:
         return x
     return product(matrix, x) if side == "left" else product(x, matrix)
@@ -117,6 +119,31 @@ def in_order(x: Array, order: Array, side: Side) -> Array:
     return jnp.take_along_axis(
         x, order[..., None] if side == "left" else order[..., None, :], {"left": -2, "right": -1}[side]
     )
+
+
+def sides_in(leaves: Sequence[Any]) -> list[tuple[int, Side]]:
+    """Return the places of the outer products in the states of leaves: the number of a leaf, and its side."""
+    return [(i, side) for i, leaf in enumerate(leaves) for side in SIDES if getattr(leaf, side) is not None]
+
+
+def by_leaf(kind: Any, state: Any, like: PyTree, owner: str) -> tuple[list[Any], list[Rebuild]]:
+    """Return the fields of a state for each leaf, and the functions that put them back into trees.
+
+    Args:
+        kind: the class of what a leaf has, a NamedTuple with the names of these fields.
+        state: the state.
+        like: the updates, whose leaves give the order.
+        owner: the call to name in error messages.
+    """
+    columns = [align(getattr(state, name), like, owner) for name in kind._fields]
+    leaves = [kind(*row) for row in zip(*(values for values, _ in columns), strict=True)]
+    return leaves, [rebuild for _, rebuild in columns]
+
+
+def by_field(leaves: Sequence[tuple[Any, ...]], rebuild: Sequence[Rebuild]) -> list[PyTree]:
+    """Return the trees of all fields, from those of each leaf: the inverse of `by_leaf`."""
+    columns = zip(*leaves, strict=True) if leaves else [()] * len(rebuild)
+    return [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]
 
 
 def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array]) -> list[tuple[Array, ...]]:

@@ -15,8 +15,8 @@ from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._roles.find import as_roles
 from .._roles.role import AbstractRole
-from .._support.arithmetic import abs_sq, ratio, real_dtype, safe_sqrt
-from .._support.checks import DECAY, check_choice
+from .._support.arithmetic import abs_sq, ratio, safe_sqrt, scalar_like
+from .._support.checks import DECAY
 from .._support.types import Params, Updates
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from ..tree._math import widened
@@ -89,13 +89,10 @@ class ScaleByScion(AbstractTransform):
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = eqx.field(static=True, default=5)
     eps: Number = number(1e-7)
-    preconditioning: str = eqx.field(static=True, default="frobenius")
+    preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     clamped: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
-
-    def check(self) -> None:
-        check_choice(self, "preconditioning", tuple(PRECONDITIONINGS))
 
     def init(self, params: Params) -> EmaState:
         """Return a momentum of zeros."""
@@ -154,7 +151,7 @@ class ScaleByScion(AbstractTransform):
     def _projected(self, norm: str, radius: str, matrix: Matrix | None, d: Array) -> Array:
         """The momentum of an array, or its orthogonal factor for the spectral norm, with the right norm."""
         given = getattr(self, radius)
-        scale = jnp.asarray(self.scale if given is None else given).astype(real_dtype(d.dtype))
+        scale = scalar_like(self.scale if given is None else given, d)
 
         def projected(arrays: list[Array]) -> list[Array]:
             (x,) = arrays

@@ -12,18 +12,26 @@ from jaxtyping import Array, PyTree
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.masks import AbstractLabels
-from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, EmptyState
-from .._support.arithmetic import at_least_float32, bias, moment, real_dtype, safe_increment, zeros_in
+from .._support.arithmetic import at_least_float32, bias, moment, safe_increment, scalar_like, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
-from ..tree._align import align
 from ..tree._math import norm
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
-from .outer_products import SIDES, Side, applied, blocks, in_batches, inverse_root, outer_product, unblocked
+from .outer_products import (
+    applied,
+    blocks,
+    by_field,
+    by_leaf,
+    in_batches,
+    inverse_root,
+    outer_product,
+    sides_in,
+    unblocked,
+)
 from .spread import tree_on_auto_axes
 
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
@@ -117,15 +125,16 @@ class ScaleByShampoo(AbstractContainer):
         leaves, treedef = jtu.tree_flatten(params)
         found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
         grafting = EmptyState() if self.grafting is None else self.grafting.init(params)
-        return _joined(found, [treedef.unflatten] * len(_Leaf._fields), jnp.zeros((), jnp.int32), grafting)
+        trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
+        return ShampooState(*trees, count=jnp.zeros((), jnp.int32), grafting_state=grafting)
 
     def update(
         self, updates: Updates, state: ShampooState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ShampooState]:
         """Return the preconditioned momentum, and the state with the new outer products and roots."""
-        grafted, grafting = None, state.grafting_state
-        if self.grafting is not None:
-            grafted, grafting = resolve(self, state.count).grafting.update(updates, grafting, params, **extra)
+        grafted, grafting, transform = None, state.grafting_state, self.resolved(state).grafting
+        if transform is not None:
+            grafted, grafting = transform.update(updates, grafting, params, **extra)
         own = dataclasses.replace(state, grafting_state=EmptyState())
         out, _, new = tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, grafted, own))
         return out, dataclasses.replace(new, grafting_state=grafting)
@@ -133,11 +142,10 @@ class ScaleByShampoo(AbstractContainer):
     def _direction(
         self, updates: Updates, grafted: Updates | None, state: ShampooState
     ) -> tuple[Updates, Updates | None, ShampooState]:
-        now = resolve(self, state.count)
+        now = self.resolved(state)
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
-        columns = [align(getattr(state, name), updates, "ScaleByShampoo.update") for name in _Leaf._fields]
-        before = [_Leaf(*row) for row in zip(*(values for values, _ in columns), strict=True)]
+        before, rebuild = by_leaf(_Leaf, state, updates, "ScaleByShampoo.update")
         rule = _Rule(now, safe_increment(state.count).astype(float))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
@@ -149,13 +157,9 @@ class ScaleByShampoo(AbstractContainer):
         with jax.numpy_dtype_promotion("standard"):
             out = [rule.grafted(*row) for row in zip(found, filtered, norms, strict=True)]
         out = [u.astype(g.dtype) for u, g in zip(out, leaves, strict=True)]
-        rebuild = [rebuild for _, rebuild in columns]
-        new = _joined(after, rebuild, safe_increment(state.count), state.grafting_state)
+        count = safe_increment(state.count)
+        new = ShampooState(*by_field(after, rebuild), count=count, grafting_state=state.grafting_state)
         return treedef.unflatten(out), grafted, new
-
-    def resolved(self, state: ShampooState) -> "ScaleByShampoo":
-        """Return the transform with every schedule replaced by its value at the next step."""
-        return resolve(self, state.count)
 
     def _matrices(self, tree: PyTree) -> list[Matrix | None]:
         specified: AbstractLabels = self.weight_dimension_numbers
@@ -177,12 +181,6 @@ def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
     return blocks(x.reshape(x.size, 1) if matrix is None else matrix.of(x), now.block_size)
 
 
-def _joined(leaves: list[_Leaf], rebuild: list[Any], count: Array, grafting: State) -> ShampooState:
-    columns = zip(*leaves, strict=True) if leaves else [()] * len(rebuild)
-    trees = [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]
-    return ShampooState(*trees, count=count, grafting_state=grafting)
-
-
 class _Rule(NamedTuple):
     """The step of one leaf.
 
@@ -194,13 +192,10 @@ class _Rule(NamedTuple):
     now: ScaleByShampoo
     t: Array
 
-    def _number(self, x: Any, like: Array) -> Array:
-        return jnp.asarray(x).astype(real_dtype(at_least_float32(like.dtype)))
-
     def gathered(self, matrix: Matrix | None, g: Array, s: _Leaf) -> _Leaf:
         """The state with the new momentum and outer products."""
         x = g.astype(at_least_float32(g.dtype))
-        b1, b2 = self._number(self.now.b1, x), self._number(self.now.b2, x)
+        b1, b2 = scalar_like(self.now.b1, x), scalar_like(self.now.b2, x)
         y = _blocks(self.now, matrix, x)
         other = (s.right_root, s.left_root) if self.now.kl and matrix is not None else (None, None)
         left = outer_product(applied(y, other[0], "right"), "left")
@@ -213,8 +208,8 @@ class _Rule(NamedTuple):
     def filtered(self, g: Array, mu: Array) -> Array:
         """The average of the gradient and the momentum before it, corrected for its start at zero."""
         x = g.astype(at_least_float32(g.dtype))
-        b1, t = self._number(self.now.b1, x), self._number(self.t, x)
-        b3 = b1 if self.now.b3 is None else self._number(self.now.b3, x)
+        b1, t = scalar_like(self.now.b1, x), scalar_like(self.t, x)
+        b3 = b1 if self.now.b3 is None else scalar_like(self.now.b3, x)
         return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
@@ -222,9 +217,7 @@ class _Rule(NamedTuple):
         step, start = self.t.astype(jnp.int32), self._start()
         k = jnp.round(self.now.precondition_frequency).astype(jnp.int32)
         is_due = (step >= start) & ((step % k == 0) | (step == start))
-        places: list[tuple[int, Side]] = [
-            (i, side) for i, leaf in enumerate(leaves) for side in SIDES if getattr(leaf, side) is not None
-        ]
+        places = sides_in(leaves)
 
         def fresh() -> list[_Leaf]:
             new = list(leaves)
@@ -245,7 +238,7 @@ class _Rule(NamedTuple):
 
     def _root(self, exponent: Any) -> Any:
         def root(x: Array) -> tuple[Array]:
-            b2, p, eps, t = (self._number(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
+            b2, p, eps, t = (scalar_like(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
             return (inverse_root(x / jnp.where(b2 < 1, bias(b2, t), 1.0), p, eps),)
 
         return root

@@ -19,21 +19,22 @@ from .._support.arithmetic import (
     at_least_float32,
     bias,
     moment,
-    real_dtype,
     safe_increment,
     safe_sqrt,
+    scalar_like,
     zeros_in,
 )
 from .._support.checks import AT_LEAST_ONE, DECAY
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
-from ..tree._align import align
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
     SIDES,
     Side,
+    by_field,
+    by_leaf,
     eigenbasis,
     in_batches,
     in_order,
@@ -41,6 +42,7 @@ from .outer_products import (
     outer_product,
     rotated,
     rotated_back,
+    sides_in,
 )
 from .spread import tree_on_auto_axes
 
@@ -125,7 +127,8 @@ class ScaleBySOAP(AbstractTransform):
         """Return zeros; the first call computes the bases."""
         leaves, treedef = jtu.tree_flatten(params)
         found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
-        return _joined(found, [treedef.unflatten] * len(_Leaf._fields), jnp.zeros((), jnp.int32))
+        trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
+        return SOAPState(*trees, count=jnp.zeros((), jnp.int32))
 
     def update(
         self, updates: Updates, state: SOAPState, params: Params | None = None, **extra: Any
@@ -138,8 +141,7 @@ class ScaleBySOAP(AbstractTransform):
         now, is_first = resolve(self, state.count), state.count == 0
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
-        columns = [align(getattr(state, name), updates, "ScaleBySOAP.update") for name in _Leaf._fields]
-        before = [_Leaf(*row) for row in zip(*(values for values, _ in columns), strict=True)]
+        before, rebuild = by_leaf(_Leaf, state, updates, "ScaleBySOAP.update")
         t = state.count.astype(float)
         # The first call changes no moment.
         step = jax.jit(functools.partial(_step, now, jnp.maximum(t, 1.0), is_first), static_argnums=0)
@@ -148,7 +150,7 @@ class ScaleBySOAP(AbstractTransform):
         after = [leaf for _, leaf in moved]
         k = jnp.round(now.precondition_frequency).astype(jnp.int32)
         after = _with_bases(matrices, after, is_first, (state.count % k == 0) | is_first)
-        new = _joined(after, [rebuild for _, rebuild in columns], safe_increment(state.count))
+        new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
         return treedef.unflatten([u for u, _ in moved]), new
 
     def at(self, state: SOAPState) -> "ScaleBySOAP":
@@ -172,29 +174,19 @@ class ScaleBySOAP(AbstractTransform):
         return _Leaf(zeros_in(p, None), abs_sq(zeros), *sides, *sides)
 
 
-def _joined(leaves: list[_Leaf], rebuild: list[Any], count: Array) -> SOAPState:
-    columns = zip(*leaves, strict=True) if leaves else [()] * len(rebuild)
-    trees = [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]
-    return SOAPState(*trees, count=count)
-
-
 def _step(
     now: ScaleBySOAP, t: Array, is_first: Array, matrix: Matrix | None, g: Array, s: _Leaf
 ) -> tuple[Array, _Leaf]:
     """The direction of one leaf, and its new moments and outer products."""
-    wide = at_least_float32(g.dtype)
-
-    def real(x: Any) -> Array:
-        return jnp.asarray(x).astype(real_dtype(wide))
-
-    b1, b2, eps, t, x = real(now.b1), real(now.b2), real(now.eps), real(t), g.astype(wide)
+    x = g.astype(at_least_float32(g.dtype))
+    b1, b2, eps, t = (scalar_like(y, x) for y in (now.b1, now.b2, now.eps, t))
     turned = x if matrix is None else matrix.back(rotated(matrix.of(x), s.left_basis, s.right_basis))
-    mu, nu = moment(b1, s.mu.astype(wide), turned), moment(b2, s.nu, abs_sq(turned))
+    mu, nu = moment(b1, s.mu.astype(x.dtype), turned), moment(b2, s.nu, abs_sq(turned))
     u = mu / (safe_sqrt(nu) + eps)
     u = safe_sqrt(bias(b2, t)) / bias(b1, t) * u if now.correct_bias else u
     if matrix is not None:
         u = matrix.back(rotated_back(matrix.of(u), s.left_basis, s.right_basis))
-        beta = b2 if now.shampoo_beta is None else real(now.shampoo_beta)
+        beta = b2 if now.shampoo_beta is None else scalar_like(now.shampoo_beta, x)
         products = {
             side: None if (old := getattr(s, side)) is None else moment(beta, old, outer_product(matrix.of(x), side))
             for side in SIDES
@@ -208,9 +200,7 @@ def _step(
 
 def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Array, is_due: Array) -> list[_Leaf]:
     """The leaves with new bases, if they are due: eigenvectors at first, and then one step of a power iteration."""
-    places: list[tuple[int, Side]] = [
-        (i, side) for i, leaf in enumerate(leaves) for side in SIDES if getattr(leaf, side) is not None
-    ]
+    places = sides_in(leaves)
     products = [getattr(leaves[i], side) for i, side in places]
     bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
 

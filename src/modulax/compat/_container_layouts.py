@@ -198,7 +198,7 @@ def _scheduled(t: Injected, state: InjectedState) -> list[str]:
         try:
             if is_schedule(accessor(t.inner)):
                 found.append(name)
-        except (AttributeError, KeyError):  # a number inside of a schedule
+        except (AttributeError, KeyError):  # a hyperparameter of a schedule
             continue
     return found
 

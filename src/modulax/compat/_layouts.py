@@ -251,7 +251,7 @@ def _back(field: dataclasses.Field, value: Any, form: Form) -> Any:
 
 
 def _shared_to_optax(value: Any, form: Form) -> Any:
-    """What is no tree like the parameters: a number, or the state of a measure or of a search."""
+    """Convert a value that does not depend on the parameters: a number, or the state of a measure or of a search."""
     if is_empty(value) or (isinstance(value, AbstractState) and class_of(value) is not None):
         return rule_to_optax(None, value, form)
     return tuple(_shared_to_optax(x, form) for x in value) if type(value) is tuple else value

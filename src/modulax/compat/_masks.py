@@ -51,7 +51,7 @@ class Given(AbstractLabels):
 
 
 def _as_boolean(x: Any) -> Any:
-    """What is true in Python is true, such as 1, and what is no tree in JAX, such as a dict of a configuration."""
+    """Convert a leaf of a mask to its truth value in Python. JAX takes a `ConfigDict` for a leaf."""
     return x if isinstance(x, (bool, str, np.bool_, np.ndarray, jax.Array)) else bool(x)
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, DTypeLike, Inexact
 
-from .._support.arithmetic import abs_sq, at_least_float32, dtype_for, in_dtype, real_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, dtype_for, in_dtype, safe_sqrt, scalar_like
 from .._support.checks import listing
 from ._parts import Parts
 from ._products import gram, gram_of_columns
@@ -250,7 +250,7 @@ def orthogonalize_parts(
     largest = jax.lax.stop_gradient(parts.max(jnp.max(jnp.abs(y), axis=(-2, -1), keepdims=True)))
     largest = jnp.where(largest > 0, largest, jnp.ones_like(largest))
     y = y / largest.astype(y.dtype)
-    eps = jnp.asarray(eps).astype(real_dtype(y.dtype)) / largest
+    eps = scalar_like(eps, y) / largest
     table = _table(coefficients, steps, y.dtype)
     narrow = dtype_for(y, dtype) or y.dtype
     bound = PRECONDITIONINGS[preconditioning]

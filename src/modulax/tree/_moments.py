@@ -11,7 +11,16 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._support.arithmetic import abs_sq, at_least_float32, bias, infinity_moment, moment, real_dtype, safe_sqrt
+from .._support.arithmetic import (
+    abs_sq,
+    at_least_float32,
+    bias,
+    infinity_moment,
+    moment,
+    real_dtype,
+    safe_sqrt,
+    scalar_like,
+)
 from .._support.checks import listing
 from .._support.placement import typed_like
 from ._math import trainable
@@ -22,12 +31,6 @@ def _wide(x: Array, beside: Array) -> Array:
     """Cast an array to at least float32 and to the precision of another; it stays real if it is real."""
     dtype = at_least_float32(x.dtype, beside.dtype)
     return x.astype(dtype if jnp.iscomplexobj(x) else real_dtype(dtype))
-
-
-def _number(x: ArrayLike, like: Array) -> Array:
-    """Cast a scalar to the real dtype of an array."""
-    # A hyperparameter never changes the dtype of the arithmetic.
-    return jnp.asarray(x).astype(real_dtype(like.dtype))
 
 
 @contextlib.contextmanager
@@ -57,7 +60,7 @@ def _combined(rule: Callable[..., Array], moments: PyTree, updates: PyTree, *num
             return None
         wide = _wide(m, g), _wide(g, m)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            return rule(*(_number(x, wide[1]) for x in numbers), *wide).astype(m.dtype)
+            return rule(*(scalar_like(x, wide[1]) for x in numbers), *wide).astype(m.dtype)
 
     return jtu.tree_map(leaf, moments, updates)
 
@@ -117,7 +120,7 @@ def bias_correction(moment: PyTree, decay: ArrayLike, count: ArrayLike) -> PyTre
     def leaf(m: Array) -> Array:
         wide = _wide(m, m)
         with jax.numpy_dtype_promotion("standard"):
-            return (wide / bias(_number(decay, wide), _number(count, wide))).astype(m.dtype)
+            return (wide / bias(scalar_like(decay, wide), scalar_like(count, wide))).astype(m.dtype)
 
     return jtu.tree_map(leaf, moment)
 
