@@ -450,7 +450,7 @@ def test_no_retrace_for_a_weakly_typed_hyperparameter():
 
 
 def test_a_scheduled_hyperparameter_is_set_by_the_numbers_of_its_schedule():
-    optimizer = modulax.nnx.Optimizer(Net(nnx.Rngs(0)), mx.AdamW(mx.schedules.Linear(0.0, 1.0, 10)))
+    optimizer: Any = modulax.nnx.Optimizer(Net(nnx.Rngs(0)), mx.AdamW(mx.schedules.Linear(0.0, 1.0, 10)))
     with pytest.raises(TypeError, match=r"`Linear` is a schedule.* assign to one of its numbers: .*end_value\[...\]"):
         optimizer.hyperparameters.learning_rate[...] = 1e-3
     with pytest.raises(AttributeError, match=r"optimizer.hyperparameters.learning_rate.end_value\[...\]"):

@@ -73,7 +73,7 @@ def in_module(names: Names, shape: Sequence[int]) -> AbstractRole | None:
         return None
     # `unembed` and `embed_out`: an array has no layer that tells which of its axes are the inputs.
     if _HEAD.fullmatch(name):
-        return Head(is_known=False).like(unknown(shape), shape)
+        return Head(is_known=False).like(unknown(shape), tuple(shape))
     return Embedding(**axes(len(shape), [0], [1], 2))
 
 
