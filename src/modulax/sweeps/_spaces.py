@@ -142,6 +142,9 @@ class Choice(AbstractSpace):
     def parameter(self, name: str) -> Parameter:
         """Return the parameter that Optuna samples: the value, or its text if Optuna can't store it."""
         choices = {_storable(value): value for value in self.values}
+        if len(choices) < len(self.values):
+            # Objects without a text of their own, such as two `WrappedSchedule`s of functions called `<lambda>`.
+            choices = {f"{i}: {_storable(value)}": value for i, value in enumerate(self.values)}
         return Parameter(name, "CategoricalDistribution", {"choices": tuple(choices)}, choices.__getitem__)
 
 
