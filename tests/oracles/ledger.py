@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Released(NamedTuple):
-    """A row of the first table of `docs/released_code.md`.
+    """A row of the tables of released code in `docs/released_code.md`.
 
     Attributes:
         names: the classes that are compared with it.
@@ -93,6 +93,9 @@ RELEASED = (
     Released("ClipByNormPercentile", "pseeth/autoclip", "dfb622c3caca", "theirs with exact division"),
     Released("StableAdamW", "torch-optimi", "0.3.3"),
 )
+
+# Compared by `tests/test_released_first_order.py`.
+FIRST_ORDER: tuple[Released, ...] = ()
 
 DEPARTURES = (
     Departure(
