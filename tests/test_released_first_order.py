@@ -60,6 +60,17 @@ GROUPS: dict[str, dict[str, Case]] = {
         # timm multiplies the decay by the rate.
         "LaProp/timm": Case(lambda: decayed_after(mx.ScaleByLaProp(cosine(0.1), **ALL), cosine(0.1), 0.3)),
     },
+    "QHM, QHAdam": {
+        "QHM/default": Case(lambda: mx.QHM(0.2, 0.9, 0.7)),
+        "QHM/all": Case(lambda: mx.Chain(mx.AddDecayedWeights(0.1), mx.QHM(0.3, 0.8, 0.4))),
+        "QHM/decoupled": Case(
+            lambda: mx.Chain(mx.ScaleByQHM(0.8, 0.4), mx.AddDecayedWeights(0.1), mx.ScaleByLearningRate(0.3))
+        ),
+        "QHAdam/default": Case(lambda: mx.QHAdam(0.05)),
+        "QHAdam/recommended": Case(lambda: mx.QHAdam(0.05, 0.995, nu1=0.7)),
+        "QHAdam/all": Case(lambda: mx.Chain(mx.AddDecayedWeights(0.1), mx.QHAdam(0.1, **ALL, nu1=0.6, nu2=0.8))),
+        "QHAdam/decoupled": Case(lambda: mx.QHAdam(0.1, **ALL, nu1=0.6, nu2=0.8, weight_decay=0.1)),
+    },
 }
 
 

@@ -109,6 +109,7 @@ from ._optimizers.optimistic import (
 from ._optimizers.polyak import PolyakSGD as PolyakSGD
 from ._optimizers.privacy import DPSGD as DPSGD
 from ._optimizers.prodigy import Prodigy as Prodigy
+from ._optimizers.quasi_hyperbolic import QHM as QHM, QHAdam as QHAdam
 from ._optimizers.radam import RAdam as RAdam
 from ._optimizers.rmsprop import RMSProp as RMSProp
 from ._optimizers.rprop import Rprop as Rprop
@@ -270,6 +271,7 @@ from ._transforms.privacy import (
     per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
 from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
+from ._transforms.quasi_hyperbolic import ScaleByQHAdam as ScaleByQHAdam, ScaleByQHM as ScaleByQHM
 from ._transforms.radam import ScaleByRAdam as ScaleByRAdam
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,

@@ -74,6 +74,7 @@ from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOpt
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
 from ._transforms.privacy import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
 from ._transforms.prodigy import ProdigyState as ProdigyState
+from ._transforms.quasi_hyperbolic import ScaleByQHMState as ScaleByQHMState
 from ._transforms.rmsprop import ScaleByRMSState as ScaleByRMSState, ScaleByStddevState as ScaleByStddevState
 from ._transforms.rprop import ScaleByRpropState as ScaleByRpropState
 from ._transforms.running_norm import (

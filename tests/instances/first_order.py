@@ -19,5 +19,13 @@ TRANSFORMS = (
         "LaProp-schedules",
         lambda: mx.LaProp(decaying, schedules.Linear(0.8, 0.95, 10), eps=1e-6, weight_decay=decaying),
     ),
+    # --- quasi-hyperbolic momentum
+    Instance("ScaleByQHM", mx.ScaleByQHM),
+    Instance("QHM", lambda: mx.QHM(0.05)),
+    Instance(
+        "QHM-schedules", lambda: mx.QHM(decaying, schedules.Linear(0.8, 0.95, 10), schedules.Linear(0.9, 0.5, 10))
+    ),
+    Instance("ScaleByQHAdam", mx.ScaleByQHAdam),
+    Instance("QHAdam", lambda: mx.QHAdam(0.05, nu1=0.7, nu2=0.9, weight_decay=0.1, mask=KERNELS)),
 )
 DIFFERENCES: tuple[Difference, ...] = ()

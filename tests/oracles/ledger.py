@@ -103,6 +103,12 @@ FIRST_ORDER = (
         "aa4b5850c154",
         "the decay is multiplied by the rate, in a chain around `ScaleByLaProp`",
     ),
+    Released(
+        "QHM, QHAdam",
+        "facebookresearch/qhoptim",
+        "e81dea3f2765",
+        "an $L_2$ penalty is `AddDecayedWeights` before `QHM` or `QHAdam`, decoupled weight decay after `ScaleByQHM`",
+    ),
 )
 
 DEPARTURES = (

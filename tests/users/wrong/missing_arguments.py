@@ -56,6 +56,7 @@ mx.ParamAverage()  # wrong: reportCallIssue, call-arg
 mx.ParamEMA()  # wrong: reportCallIssue, call-arg
 mx.Partition()  # wrong: reportCallIssue, call-arg
 mx.ProximalWeightDecay()  # wrong: reportCallIssue, call-arg
+mx.QHM()  # wrong: reportCallIssue, call-arg
 mx.RAdam()  # wrong: reportCallIssue, call-arg
 mx.RMSProp()  # wrong: reportCallIssue, call-arg
 mx.Rprop()  # wrong: reportCallIssue, call-arg
