@@ -35,6 +35,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "StableAdamW": lambda rate: mx.StableAdamW(_rate(rate), weight_decay=1e-6),
     "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
     "QHM": lambda rate: mx.QHM(_rate(rate), 0.9),
+    "AggMo": lambda rate: mx.AggMo(_rate(rate / 5), (0.0, 0.7, 0.9)),
     "QHAdam": lambda rate: mx.QHAdam(_rate(rate), 0.95, nu1=0.7, nu2=0.9, weight_decay=1e-6),
     "AdaBelief": lambda rate: mx.AdaBelief(_rate(rate)),
     "Yogi": lambda rate: mx.Yogi(_rate(rate)),
@@ -96,17 +97,8 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Mechanize": lambda rate: mx.Mechanize(mx.SGD(_rate(1.0), momentum=0.9), s_init=2e-4),
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
-GRADIENT_DESCENT = {
-    "SGD",
-    "NoisySGD",
-    "momentum",
-    "nesterov",
-    "optimistic",
-    "ScheduleFreeSGD",
-    "Lookahead",
-    "QHM",
-    "AggMo",
-}
+GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic", "ScheduleFreeSGD", "Lookahead"}
+GRADIENT_DESCENT |= {"QHM", "AggMo"}
 # Where a method needs a rate of its own, and more steps.
 OF_THEIR_OWN: dict[tuple[str, str], tuple[mx.AbstractTransform, int]] = {
     # Where Rosenbrock's valley begins it is 0.009 wide and at an angle to the axes. Steps of ±rate in each coordinate

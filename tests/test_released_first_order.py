@@ -71,6 +71,13 @@ GROUPS: dict[str, dict[str, Case]] = {
         "QHAdam/all": Case(lambda: mx.Chain(mx.AddDecayedWeights(0.1), mx.QHAdam(0.1, **ALL, nu1=0.6, nu2=0.8))),
         "QHAdam/decoupled": Case(lambda: mx.QHAdam(0.1, **ALL, nu1=0.6, nu2=0.8, weight_decay=0.1)),
     },
+    "AggMo": {
+        "AggMo/default": Case(lambda: mx.AggMo(0.05)),
+        "AggMo/all": Case(lambda: mx.Chain(mx.AddDecayedWeights(0.1), mx.AggMo(0.1, (0.3, 0.7)))),
+        "AggMo/exponential": Case(
+            lambda: mx.Chain(mx.AddDecayedWeights(0.1), mx.AggMo(0.1, [1 - 0.3**i for i in range(4)]))
+        ),
+    },
 }
 
 

@@ -83,6 +83,7 @@ from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
 from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT
+from ._optimizers.aggmo import AggMo as AggMo
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
@@ -186,6 +187,7 @@ from ._transforms.ademamix import (
     ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
 )
 from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
+from ._transforms.aggmo import ScaleByAggMo as ScaleByAggMo
 from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
 from ._transforms.backtracking import (
     ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,

@@ -40,6 +40,7 @@ from ._transforms.ademamix import (
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
 )
 from ._transforms.adopt import ScaleByADOPTState as ScaleByADOPTState
+from ._transforms.aggmo import ScaleByAggMoState as ScaleByAggMoState
 from ._transforms.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
 from ._transforms.backtracking import (
     BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,

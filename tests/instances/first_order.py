@@ -27,5 +27,9 @@ TRANSFORMS = (
     ),
     Instance("ScaleByQHAdam", mx.ScaleByQHAdam),
     Instance("QHAdam", lambda: mx.QHAdam(0.05, nu1=0.7, nu2=0.9, weight_decay=0.1, mask=KERNELS)),
+    # --- aggregated momentum
+    Instance("ScaleByAggMo", mx.ScaleByAggMo),
+    Instance("AggMo", lambda: mx.AggMo(0.05)),
+    Instance("AggMo-schedules", lambda: mx.AggMo(decaying, (0.5, schedules.Linear(0.8, 0.95, 10)))),
 )
 DIFFERENCES: tuple[Difference, ...] = ()

@@ -109,6 +109,9 @@ FIRST_ORDER = (
         "e81dea3f2765",
         "an $L_2$ penalty is `AddDecayedWeights` before `QHM` or `QHAdam`, decoupled weight decay after `ScaleByQHM`",
     ),
+    Released(
+        "AggMo", "AtheMathmo/AggMo, aggmo.py", "f91730d1c3d8", "the $L_2$ penalty is `AddDecayedWeights` before `AggMo`"
+    ),
 )
 
 DEPARTURES = (

@@ -15,6 +15,7 @@ mx.AdamaxW()  # wrong: reportCallIssue, call-arg
 mx.Adan()  # wrong: reportCallIssue, call-arg
 mx.AdaptiveGradClip()  # wrong: reportCallIssue, call-arg
 mx.AddNoise()  # wrong: reportCallIssue, call-arg
+mx.AggMo()  # wrong: reportCallIssue, call-arg
 mx.ApplyIfFinite()  # wrong: reportCallIssue, call-arg
 mx.Clip()  # wrong: reportCallIssue, call-arg
 mx.ClipByBlockRMS()  # wrong: reportCallIssue, call-arg
