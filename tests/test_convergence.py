@@ -34,6 +34,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "AMSGrad": lambda rate: mx.AMSGrad(_rate(rate)),
     "StableAdamW": lambda rate: mx.StableAdamW(_rate(rate), weight_decay=1e-6),
     "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
+    "AdamC": lambda rate: mx.AdamC(_rate(rate), weight_decay=1e-6),
     "QHM": lambda rate: mx.QHM(_rate(rate), 0.9),
     "AggMo": lambda rate: mx.AggMo(_rate(rate / 5), (0.0, 0.7, 0.9)),
     "QHAdam": lambda rate: mx.QHAdam(_rate(rate), 0.95, nu1=0.7, nu2=0.9, weight_decay=1e-6),

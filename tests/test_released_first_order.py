@@ -48,6 +48,31 @@ def decayed_after(direction: Any, rate: Any, decay: float) -> Any:
     )
 
 
+def corrected(direction: Any, rate: Any, decay: Any) -> Any:
+    """A step with weight decay by a schedule."""
+    return mx.Chain(direction, mx.Scheduled(mx.AddDecayedWeights(decay)), mx.ScaleByLearningRate(rate))
+
+
+class CautiousAdam(mx.AbstractLeafwise[mx.states.ScaleByAdamState]):
+    """Adam of the entries that it moves against their gradients."""
+
+    b1: mx.Number = mx.number(0.9)
+    b2: mx.Number = mx.number(0.999)
+    eps: mx.Number = mx.number(1e-8)
+
+    def init_leaf(self, p: Any) -> Any:
+        return mx.states.ScaleByAdamState(mu=jnp.zeros_like(p), nu=jnp.zeros_like(p))
+
+    def prepare(self, count: Any) -> Any:
+        return 1 - self.b1 ** (count + 1), 1 - self.b2 ** (count + 1)
+
+    def update_leaf(self, now: Any, g: Any, s: Any, p: Any) -> Any:
+        mu, nu = self.b1 * s.mu + (1 - self.b1) * g, self.b2 * s.nu + (1 - self.b2) * g**2
+        mask = jnp.where(mu * g > 0, 1.0, 0.0)
+        u = mu / now[0] / (jnp.sqrt(nu / now[1]) + self.eps)
+        return mask * u / jnp.maximum(jnp.mean(mask), 1e-3), mx.states.ScaleByAdamState(mu=mu, nu=nu)
+
+
 ALL: dict[str, Any] = {"b1": 0.8, "b2": 0.95, "eps": 1e-3}
 GROUPS: dict[str, dict[str, Case]] = {
     "LaProp": {
@@ -77,6 +102,12 @@ GROUPS: dict[str, dict[str, Case]] = {
         "AggMo/exponential": Case(
             lambda: mx.Chain(mx.AddDecayedWeights(0.1), mx.AggMo(0.1, [1 - 0.3**i for i in range(4)]))
         ),
+    },
+    "AdamC": {
+        "AdamC/default": Case(lambda: mx.AdamC(cosine(0.05))),
+        "AdamC/all": Case(lambda: mx.AdamC(cosine(0.1), **ALL, weight_decay=0.3)),
+        "AdamC/amsgrad": Case(lambda: corrected(mx.ScaleByAMSGrad(**ALL), cosine(0.1), 0.3 * cosine(0.1) / 0.1)),
+        "AdamC/cautious": Case(lambda: corrected(CautiousAdam(**ALL), cosine(0.1), 0.3 * cosine(0.1) / 0.1)),
     },
 }
 

@@ -80,6 +80,7 @@ from ._optimizers.adafactor import Adafactor as Adafactor
 from ._optimizers.adagrad import Adagrad as Adagrad
 from ._optimizers.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW
 from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
+from ._optimizers.adamc import AdamC as AdamC
 from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT

@@ -31,5 +31,8 @@ TRANSFORMS = (
     Instance("ScaleByAggMo", mx.ScaleByAggMo),
     Instance("AggMo", lambda: mx.AggMo(0.05)),
     Instance("AggMo-schedules", lambda: mx.AggMo(decaying, (0.5, schedules.Linear(0.8, 0.95, 10)))),
+    # --- corrected weight decay
+    Instance("AdamC", lambda: mx.AdamC(decaying, weight_decay=0.1, mask=KERNELS)),
+    Instance("AdamC-peak", lambda: mx.AdamC(0.05, 0.8, 0.95, weight_decay=decaying, peak=0.1)),
 )
 DIFFERENCES: tuple[Difference, ...] = ()

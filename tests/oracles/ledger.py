@@ -112,6 +112,7 @@ FIRST_ORDER = (
     Released(
         "AggMo", "AtheMathmo/AggMo, aggmo.py", "f91730d1c3d8", "the $L_2$ penalty is `AddDecayedWeights` before `AggMo`"
     ),
+    Released("AdamC", "huggingface/pytorch-image-models, timm/optim/adamw.py", "aa4b5850c154", "`AdamWLegacy` there"),
 )
 
 DEPARTURES = (

@@ -9,6 +9,7 @@ mx.AdEMAMix()  # wrong: reportCallIssue, call-arg
 mx.AdaBelief()  # wrong: reportCallIssue, call-arg
 mx.Adagrad()  # wrong: reportCallIssue, call-arg
 mx.Adam()  # wrong: reportCallIssue, call-arg
+mx.AdamC()  # wrong: reportCallIssue, call-arg
 mx.AdamW()  # wrong: reportCallIssue, call-arg
 mx.Adamax()  # wrong: reportCallIssue, call-arg
 mx.AdamaxW()  # wrong: reportCallIssue, call-arg
