@@ -34,6 +34,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "AMSGrad": lambda rate: mx.AMSGrad(_rate(rate)),
     "StableAdamW": lambda rate: mx.StableAdamW(_rate(rate), weight_decay=1e-6),
     "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
+    "FTRL": lambda rate: mx.FTRL(_rate(5 * rate)),
     "AdamC": lambda rate: mx.AdamC(_rate(rate), weight_decay=1e-6),
     "QHM": lambda rate: mx.QHM(_rate(rate), 0.9),
     "AggMo": lambda rate: mx.AggMo(_rate(rate / 5), (0.0, 0.7, 0.9)),

@@ -109,6 +109,10 @@ GROUPS: dict[str, dict[str, Case]] = {
         "AdamC/amsgrad": Case(lambda: corrected(mx.ScaleByAMSGrad(**ALL), cosine(0.1), 0.3 * cosine(0.1) / 0.1)),
         "AdamC/cautious": Case(lambda: corrected(CautiousAdam(**ALL), cosine(0.1), 0.3 * cosine(0.1) / 0.1)),
     },
+    "FTRL": {
+        "FTRL/default": Case(lambda: mx.FTRL(0.5)),
+        "FTRL/all": Case(lambda: mx.FTRL(0.3, -0.6, 0.2, 0.3, 0.05, 0.02, 0.1)),
+    },
 }
 
 

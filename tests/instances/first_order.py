@@ -34,5 +34,9 @@ TRANSFORMS = (
     # --- corrected weight decay
     Instance("AdamC", lambda: mx.AdamC(decaying, weight_decay=0.1, mask=KERNELS)),
     Instance("AdamC-peak", lambda: mx.AdamC(0.05, 0.8, 0.95, weight_decay=decaying, peak=0.1)),
+    # --- FTRL
+    Instance("ScaleByFTRL", lambda: mx.ScaleByFTRL(0.1)),
+    Instance("FTRL", lambda: mx.FTRL(0.1, l1=0.01)),
+    Instance("FTRL-schedules", lambda: mx.FTRL(decaying, -0.6, 0.2, decaying, 0.05, 0.02, 0.1)),
 )
 DIFFERENCES: tuple[Difference, ...] = ()

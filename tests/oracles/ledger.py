@@ -113,6 +113,13 @@ FIRST_ORDER = (
         "AggMo", "AtheMathmo/AggMo, aggmo.py", "f91730d1c3d8", "the $L_2$ penalty is `AddDecayedWeights` before `AggMo`"
     ),
     Released("AdamC", "huggingface/pytorch-image-models, timm/optim/adamw.py", "aa4b5850c154", "`AdamWLegacy` there"),
+    Released(
+        "FTRL",
+        "keras, torch backend",
+        "3.15.1",
+        "`l1`, `l2` and `l2_shrinkage` are `l1_regularization_strength`, `l2_regularization_strength` and "
+        "`l2_shrinkage_regularization_strength`",
+    ),
 )
 
 DEPARTURES = (

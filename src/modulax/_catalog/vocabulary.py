@@ -177,7 +177,7 @@ SCHEDULES = {
 NOT_HERE = (
     "kron psgd psgdkron mars marsadamw adahessian came apollo apollomini qapollo grams tiger adamod diffgrad swats pid "
     "adamp sgdp kfac ekfac eva lomo adalomo adammini adams conda focus trac adalite pnm adapnm svrg saga sarah spider "
-    "ftrl ftrlproximal rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift avagrad nero "
-    "gsam esam wsam fira muonclip spam stablespam kate amos larc ivon von vogn natgrad sparseadam cautiousadamw "
-    "cautiouslion cadamw clion cautious adago fadam"
+    "rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira "
+    "muonclip spam stablespam kate amos larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion "
+    "cautious adago fadam"
 )

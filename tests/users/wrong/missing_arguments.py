@@ -69,6 +69,7 @@ mx.Scale()  # wrong: reportCallIssue, call-arg
 mx.ScaleByBacktrackingLinesearch()  # wrong: reportCallIssue, call-arg
 mx.ScaleByDepth()  # wrong: reportCallIssue, call-arg
 mx.ScaleByDoG()  # wrong: reportCallIssue, call-arg
+mx.ScaleByFTRL()  # wrong: reportCallIssue, call-arg
 mx.ScaleByLearningRate()  # wrong: reportCallIssue, call-arg
 mx.ScaleByMADGRAD()  # wrong: reportCallIssue, call-arg
 mx.ScaleByPath()  # wrong: reportCallIssue, call-arg
