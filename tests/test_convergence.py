@@ -34,6 +34,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "AMSGrad": lambda rate: mx.AMSGrad(_rate(rate)),
     "StableAdamW": lambda rate: mx.StableAdamW(_rate(rate), weight_decay=1e-6),
     "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
+    "ASGD": lambda rate: mx.ASGD(rate, 1e-4, start=200),
     "FTRL": lambda rate: mx.FTRL(_rate(5 * rate)),
     "AdamC": lambda rate: mx.AdamC(_rate(rate), weight_decay=1e-6),
     "QHM": lambda rate: mx.QHM(_rate(rate), 0.9),
@@ -100,7 +101,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic", "ScheduleFreeSGD", "Lookahead"}
-GRADIENT_DESCENT |= {"QHM", "AggMo"}
+GRADIENT_DESCENT |= {"QHM", "AggMo", "ASGD"}
 # Where a method needs a rate of its own, and more steps.
 OF_THEIR_OWN: dict[tuple[str, str], tuple[mx.AbstractTransform, int]] = {
     # Where Rosenbrock's valley begins it is 0.009 wide and at an angle to the axes. Steps of ±rate in each coordinate

@@ -113,6 +113,14 @@ GROUPS: dict[str, dict[str, Case]] = {
         "FTRL/default": Case(lambda: mx.FTRL(0.5)),
         "FTRL/all": Case(lambda: mx.FTRL(0.3, -0.6, 0.2, 0.3, 0.05, 0.02, 0.1)),
     },
+    "ASGD": {
+        "ASGD/default": Case(lambda: mx.ASGD(0.05)),
+        "ASGD/all": Case(lambda: mx.Chain(mx.AddDecayedWeights(0.2), mx.ASGD(0.2, 0.1, 0.6, 11))),
+        "ASGD/averaged": Case(lambda: mx.ASGD(0.05, start=1), is_evaluated=True),
+        "ASGD/averaged_all": Case(
+            lambda: mx.Chain(mx.AddDecayedWeights(0.2), mx.ASGD(0.2, 0.1, 0.6, 11)), is_evaluated=True
+        ),
+    },
 }
 
 

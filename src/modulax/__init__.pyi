@@ -86,6 +86,7 @@ from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as Si
 from ._optimizers.adopt import ADOPT as ADOPT
 from ._optimizers.aggmo import AggMo as AggMo
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.asgd import ASGD as ASGD
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion

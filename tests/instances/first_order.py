@@ -38,5 +38,8 @@ TRANSFORMS = (
     Instance("ScaleByFTRL", lambda: mx.ScaleByFTRL(0.1)),
     Instance("FTRL", lambda: mx.FTRL(0.1, l1=0.01)),
     Instance("FTRL-schedules", lambda: mx.FTRL(decaying, -0.6, 0.2, decaying, 0.05, 0.02, 0.1)),
+    # --- averaged SGD
+    Instance("ASGD", lambda: mx.ASGD(0.05, 0.1, start=2)),
+    Instance("ASGD-schedules", lambda: mx.ASGD(decaying, decaying, decaying, 1)),
 )
 DIFFERENCES: tuple[Difference, ...] = ()

@@ -120,6 +120,12 @@ FIRST_ORDER = (
         "`l1`, `l2` and `l2_shrinkage` are `l1_regularization_strength`, `l2_regularization_strength` and "
         "`l2_shrinkage_regularization_strength`",
     ),
+    Released(
+        "ASGD",
+        "torch.optim",
+        "2.14.1",
+        "`weight_decay` is `lambd`, `start` is `t0 + 1`; their `weight_decay` is `AddDecayedWeights` before `ASGD`",
+    ),
 )
 
 DEPARTURES = (

@@ -134,7 +134,7 @@ ELSEWHERE = {
     "SGD(0.1, momentum=0.9, nesterov=True)": "nesterov nesterovsgd nesterovmomentum nag",
     "Chain(SGD(0.1, momentum=0.9), AddDecayedWeights(-1e-5))": "sgdw decoupledsgdw",
     "Lookahead(RAdam(1e-3), sync_period=6, slow_step_size=0.5)": "ranger",
-    "ParamAverage(SGD(0.1), start=1000)": "asgd averagedsgd",
+    "ASGD(0.1)": "averagedsgd",
     "AdamW(schedules.SGDR.geometric(1e-3, 100, cycles=4))": "adamwr sgdwr",
     "GaLore(1e-3)": "galoreadamw galoreadam",
     "DAdaptAdamW(1.0)": "dadaptadam dadaptation",
