@@ -34,6 +34,8 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "AMSGrad": lambda rate: mx.AMSGrad(_rate(rate)),
     "StableAdamW": lambda rate: mx.StableAdamW(_rate(rate), weight_decay=1e-6),
     "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
+    # Not relative to the parameters, which some problems begin at zero.
+    "Tiger": lambda rate: mx.Scheduled(mx.ScaleByTiger(_rate(rate / 3), weight_decay=1e-6, relative="none")),
     "ASGD": lambda rate: mx.ASGD(rate, 1e-4, start=200),
     "FTRL": lambda rate: mx.FTRL(_rate(5 * rate)),
     "AdamC": lambda rate: mx.AdamC(_rate(rate), weight_decay=1e-6),

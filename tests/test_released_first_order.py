@@ -17,7 +17,7 @@ import pytest
 import modulax as mx
 
 from .oracles import problem
-from .oracles.first_order_problem import STEPS, Problem
+from .oracles.first_order_problem import KERAS, STEPS, Problem
 from .oracles.ledger import FIRST_ORDER
 
 FROZEN = Path(__file__).parent / "oracles" / "first_order.npz"
@@ -26,11 +26,12 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 class Case(NamedTuple):
-    """Ours for a frozen trajectory, and its problem."""
+    """Ours for a frozen trajectory, its problem, and the steps in which the first entry of each gradient is NaN."""
 
     make: Callable[[], Any]
     problem: Problem = SMALL
     is_evaluated: bool = False
+    nan_at: tuple[int, ...] = ()
 
 
 def cosine(peak: float) -> Any:
@@ -73,7 +74,19 @@ class CautiousAdam(mx.AbstractLeafwise[mx.states.ScaleByAdamState]):
         return mask * u / jnp.maximum(jnp.mean(mask), 1e-3), mx.states.ScaleByAdamState(mu=mu, nu=nu)
 
 
+OF_KERAS = {"embeddings": mx.Embedding(), "bias": mx.Bias(), "gamma": mx.Gain(), "beta": mx.Bias()}
 ALL: dict[str, Any] = {"b1": 0.8, "b2": 0.95, "eps": 1e-3}
+
+
+def tiger(rate: Any, every_k: int = 1) -> Any:
+    return mx.Tiger(rate, 0.8, 0.2, every_k=every_k, shrink_ratio=0.9, roles=OF_KERAS)
+
+
+def up_and_down() -> Any:
+    """The schedule of Tiger's frozen runs."""
+    return mx.schedules.Join([mx.schedules.Linear(0.0, 0.1, 5), mx.schedules.Linear(0.1, 0.01, 25)], [5])
+
+
 GROUPS: dict[str, dict[str, Case]] = {
     "LaProp": {
         "LaProp/default": Case(lambda: mx.LaProp(0.02)),
@@ -121,21 +134,30 @@ GROUPS: dict[str, dict[str, Case]] = {
             lambda: mx.Chain(mx.AddDecayedWeights(0.2), mx.ASGD(0.2, 0.1, 0.6, 11)), is_evaluated=True
         ),
     },
+    "Tiger": {
+        "Tiger/default": Case(lambda: mx.Tiger(0.05, roles=OF_KERAS), KERAS),
+        "Tiger/all": Case(lambda: tiger(up_and_down(), 2), KERAS, nan_at=(8, 9, 20)),
+        "Tiger/scheduled": Case(lambda: tiger(up_and_down()), KERAS),
+        "Tiger/nan": Case(lambda: tiger(0.1), KERAS, nan_at=(8, 9)),
+    },
 }
 
 
 def trajectory(case: Case, transform: Any) -> Any:
     """The parameters after each step."""
 
-    def body(carry: Any, noise: Any) -> Any:
-        params, state = carry
+    def body(carry: Any, inputs: Any) -> Any:
+        (params, state), (noise, first) = carry, inputs
         grads = {n: case.problem.gradient(n, w, noise[n]) for n, w in params.items()}
+        if case.nan_at:
+            grads = {n: g.at[(0,) * g.ndim].add(first) for n, g in grads.items()}
         updates, state = transform.update(grads, state, params)
         params = jtu.tree_map(jnp.add, params, updates)
         return (params, state), transform.eval_params(state, params) if case.is_evaluated else params
 
     start = jtu.tree_map(jnp.asarray, case.problem.start)
-    return jax.lax.scan(body, (start, transform.init(start)), case.problem.noise)[1]
+    firsts = np.where(np.isin(np.arange(STEPS), case.nan_at), np.nan, 0.0)
+    return jax.lax.scan(body, (start, transform.init(start)), (case.problem.noise, firsts))[1]
 
 
 @functools.cache

@@ -126,6 +126,7 @@ from ._optimizers.sm3 import SM3 as SM3
 from ._optimizers.soap import SOAP as SOAP
 from ._optimizers.sophia import Sophia as Sophia
 from ._optimizers.stable_adam import StableAdamW as StableAdamW
+from ._optimizers.tiger import Tiger as Tiger
 from ._optimizers.yogi import Yogi as Yogi
 from ._protocol.apply_updates import apply_updates as apply_updates
 from ._protocol.container import (
@@ -307,6 +308,7 @@ from ._transforms.sophia import (
     ScaleBySophia as ScaleBySophia,
 )
 from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
+from ._transforms.tiger import ScaleByTiger as ScaleByTiger
 from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
 from ._transforms.variance_reduction import ReduceVariance as ReduceVariance
 from ._transforms.yogi import ScaleByYogi as ScaleByYogi

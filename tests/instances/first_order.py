@@ -41,5 +41,10 @@ TRANSFORMS = (
     # --- averaged SGD
     Instance("ASGD", lambda: mx.ASGD(0.05, 0.1, start=2)),
     Instance("ASGD-schedules", lambda: mx.ASGD(decaying, decaying, decaying, 1)),
+    # --- Tiger
+    Instance("ScaleByTiger", lambda: mx.ScaleByTiger(0.1)),
+    Instance("ScaleByTiger-rows", lambda: mx.ScaleByTiger(0.1, every_k=2, relative="rows")),
+    Instance("Tiger", lambda: mx.Tiger(0.1)),
+    Instance("Tiger-roles", lambda: mx.Tiger(decaying, 0.9, decaying, every_k=2, roles={"*kernel": mx.Embedding()})),
 )
 DIFFERENCES: tuple[Difference, ...] = ()

@@ -126,6 +126,12 @@ FIRST_ORDER = (
         "2.14.1",
         "`weight_decay` is `lambd`, `start` is `t0 + 1`; their `weight_decay` is `AddDecayedWeights` before `ASGD`",
     ),
+    Released(
+        "Tiger",
+        "bojone/tiger, tiger.py",
+        "43fb6b699fd4",
+        "`every_k` is `grad_accum_steps`; `lr_schedule` is a schedule; roles tell what theirs reads from names",
+    ),
 )
 
 DEPARTURES = (

@@ -75,6 +75,7 @@ mx.ScaleByMADGRAD()  # wrong: reportCallIssue, call-arg
 mx.ScaleByPath()  # wrong: reportCallIssue, call-arg
 mx.ScaleByRprop()  # wrong: reportCallIssue, call-arg
 mx.ScaleBySchedule()  # wrong: reportCallIssue, call-arg
+mx.ScaleByTiger()  # wrong: reportCallIssue, call-arg
 mx.ScaleByZoomLinesearch()  # wrong: reportCallIssue, call-arg
 mx.ScheduleFree()  # wrong: reportCallIssue, call-arg
 mx.Scheduled()  # wrong: reportCallIssue, call-arg
