@@ -33,6 +33,15 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "AdamaxW": lambda rate: mx.AdamaxW(_rate(rate), weight_decay=1e-6),
     "AMSGrad": lambda rate: mx.AMSGrad(_rate(rate)),
     "StableAdamW": lambda rate: mx.StableAdamW(_rate(rate), weight_decay=1e-6),
+    "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
+    # Not relative to the parameters, which some problems begin at zero.
+    "Tiger": lambda rate: mx.Scheduled(mx.ScaleByTiger(_rate(rate / 3), weight_decay=1e-6, relative="none")),
+    "ASGD": lambda rate: mx.ASGD(rate, 1e-4, start=200),
+    "FTRL": lambda rate: mx.FTRL(_rate(5 * rate)),
+    "AdamC": lambda rate: mx.AdamC(_rate(rate), weight_decay=1e-6),
+    "QHM": lambda rate: mx.QHM(_rate(rate), 0.9),
+    "AggMo": lambda rate: mx.AggMo(_rate(rate / 5), (0.0, 0.7, 0.9)),
+    "QHAdam": lambda rate: mx.QHAdam(_rate(rate), 0.95, nu1=0.7, nu2=0.9, weight_decay=1e-6),
     "AdaBelief": lambda rate: mx.AdaBelief(_rate(rate)),
     "Yogi": lambda rate: mx.Yogi(_rate(rate)),
     # Its first steps are as long as the gradient, which where the valley begins is 230.
@@ -94,6 +103,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic", "ScheduleFreeSGD", "Lookahead"}
+GRADIENT_DESCENT |= {"QHM", "AggMo", "ASGD"}
 # Where a method needs a rate of its own, and more steps.
 OF_THEIR_OWN: dict[tuple[str, str], tuple[mx.AbstractTransform, int]] = {
     # Where Rosenbrock's valley begins it is 0.009 wide and at an angle to the axes. Steps of ±rate in each coordinate

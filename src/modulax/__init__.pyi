@@ -80,17 +80,22 @@ from ._optimizers.adafactor import Adafactor as Adafactor
 from ._optimizers.adagrad import Adagrad as Adagrad
 from ._optimizers.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW
 from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
+from ._optimizers.adamc import AdamC as AdamC
 from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT
+from ._optimizers.aggmo import AggMo as AggMo
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.asgd import ASGD as ASGD
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion
 from ._optimizers.dog import DoG as DoG, DoWG as DoWG
 from ._optimizers.fromage import Fromage as Fromage
+from ._optimizers.ftrl import FTRL as FTRL
 from ._optimizers.galore import GaLore as GaLore
 from ._optimizers.lamb import LAMB as LAMB
+from ._optimizers.laprop import LaProp as LaProp
 from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.lion import Lion as Lion
@@ -108,6 +113,7 @@ from ._optimizers.optimistic import (
 from ._optimizers.polyak import PolyakSGD as PolyakSGD
 from ._optimizers.privacy import DPSGD as DPSGD
 from ._optimizers.prodigy import Prodigy as Prodigy
+from ._optimizers.quasi_hyperbolic import QHM as QHM, QHAdam as QHAdam
 from ._optimizers.radam import RAdam as RAdam
 from ._optimizers.rmsprop import RMSProp as RMSProp
 from ._optimizers.rprop import Rprop as Rprop
@@ -120,6 +126,7 @@ from ._optimizers.sm3 import SM3 as SM3
 from ._optimizers.soap import SOAP as SOAP
 from ._optimizers.sophia import Sophia as Sophia
 from ._optimizers.stable_adam import StableAdamW as StableAdamW
+from ._optimizers.tiger import Tiger as Tiger
 from ._optimizers.yogi import Yogi as Yogi
 from ._protocol.apply_updates import apply_updates as apply_updates
 from ._protocol.container import (
@@ -184,6 +191,7 @@ from ._transforms.ademamix import (
     ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
 )
 from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
+from ._transforms.aggmo import ScaleByAggMo as ScaleByAggMo
 from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
 from ._transforms.backtracking import (
     ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
@@ -214,10 +222,12 @@ from ._transforms.dog import (
     ScaleByDoG as ScaleByDoG,
     ScaleByDoWG as ScaleByDoWG,
 )
+from ._transforms.ftrl import ScaleByFTRL as ScaleByFTRL
 from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,
     ScaleByGaLore as ScaleByGaLore,
 )
+from ._transforms.laprop import ScaleByLaProp as ScaleByLaProp
 from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
 from ._transforms.lion import ScaleByLion as ScaleByLion
 from ._transforms.madgrad import ScaleByMADGRAD as ScaleByMADGRAD
@@ -268,6 +278,7 @@ from ._transforms.privacy import (
     per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
 from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
+from ._transforms.quasi_hyperbolic import ScaleByQHAdam as ScaleByQHAdam, ScaleByQHM as ScaleByQHM
 from ._transforms.radam import ScaleByRAdam as ScaleByRAdam
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,
@@ -297,6 +308,7 @@ from ._transforms.sophia import (
     ScaleBySophia as ScaleBySophia,
 )
 from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
+from ._transforms.tiger import ScaleByTiger as ScaleByTiger
 from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
 from ._transforms.variance_reduction import ReduceVariance as ReduceVariance
 from ._transforms.yogi import ScaleByYogi as ScaleByYogi

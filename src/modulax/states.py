@@ -40,6 +40,7 @@ from ._transforms.ademamix import (
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
 )
 from ._transforms.adopt import ScaleByADOPTState as ScaleByADOPTState
+from ._transforms.aggmo import ScaleByAggMoState as ScaleByAggMoState
 from ._transforms.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
 from ._transforms.backtracking import (
     BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
@@ -49,11 +50,13 @@ from ._transforms.by_path import MultiplierState as MultiplierState
 from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
 from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
-from ._transforms.decay_after import StepThenDecayState as StepThenDecayState
+from ._transforms.decayed_step import DecayedStepState as DecayedStepState
 from ._transforms.dion import DionState as DionState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
+from ._transforms.ftrl import ScaleByFTRLState as ScaleByFTRLState
 from ._transforms.galore import GaLoreState as GaLoreState
+from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState
 from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
 from ._transforms.lion import ScaleByLionState as ScaleByLionState
 from ._transforms.madgrad import ScaleByMADGRADState as ScaleByMADGRADState
@@ -73,6 +76,7 @@ from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOpt
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
 from ._transforms.privacy import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
 from ._transforms.prodigy import ProdigyState as ProdigyState
+from ._transforms.quasi_hyperbolic import ScaleByQHMState as ScaleByQHMState
 from ._transforms.rmsprop import ScaleByRMSState as ScaleByRMSState, ScaleByStddevState as ScaleByStddevState
 from ._transforms.rprop import ScaleByRpropState as ScaleByRpropState
 from ._transforms.running_norm import (
@@ -84,6 +88,7 @@ from ._transforms.shampoo import ShampooState as ShampooState
 from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
 from ._transforms.soap import SOAPState as SOAPState
 from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState
+from ._transforms.tiger import ScaleByTigerState as ScaleByTigerState
 from ._transforms.variance_reduction import ReduceVarianceState as ReduceVarianceState
 from ._transforms.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,

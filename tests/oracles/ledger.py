@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Released(NamedTuple):
-    """A row of the first table of `docs/released_code.md`.
+    """A row of the tables of released code in `docs/released_code.md`.
 
     Attributes:
         names: the classes that are compared with it.
@@ -92,6 +92,46 @@ RELEASED = (
     ),
     Released("ClipByNormPercentile", "pseeth/autoclip", "dfb622c3caca", "theirs with exact division"),
     Released("StableAdamW", "torch-optimi", "0.3.3"),
+)
+
+# Compared by `tests/test_released_first_order.py`.
+FIRST_ORDER = (
+    Released("LaProp", "Z-T-WANG/LaProp-Optimizer, laprop.py", "a419916505bf"),
+    Released(
+        "LaProp",
+        "huggingface/pytorch-image-models, timm/optim/laprop.py",
+        "aa4b5850c154",
+        "the decay is multiplied by the rate, in a chain around `ScaleByLaProp`",
+    ),
+    Released(
+        "QHM, QHAdam",
+        "facebookresearch/qhoptim",
+        "e81dea3f2765",
+        "an $L_2$ penalty is `AddDecayedWeights` before `QHM` or `QHAdam`, decoupled weight decay after `ScaleByQHM`",
+    ),
+    Released(
+        "AggMo", "AtheMathmo/AggMo, aggmo.py", "f91730d1c3d8", "the $L_2$ penalty is `AddDecayedWeights` before `AggMo`"
+    ),
+    Released("AdamC", "huggingface/pytorch-image-models, timm/optim/adamw.py", "aa4b5850c154", "`AdamWLegacy` there"),
+    Released(
+        "FTRL",
+        "keras, torch backend",
+        "3.15.1",
+        "`l1`, `l2` and `l2_shrinkage` are `l1_regularization_strength`, `l2_regularization_strength` and "
+        "`l2_shrinkage_regularization_strength`",
+    ),
+    Released(
+        "ASGD",
+        "torch.optim",
+        "2.14.1",
+        "`weight_decay` is `lambd`, `start` is `t0 + 1`; their `weight_decay` is `AddDecayedWeights` before `ASGD`",
+    ),
+    Released(
+        "Tiger",
+        "bojone/tiger, tiger.py",
+        "43fb6b699fd4",
+        "`every_k` is `grad_accum_steps`; `lr_schedule` is a schedule; roles tell what theirs reads from names",
+    ),
 )
 
 DEPARTURES = (

@@ -35,7 +35,7 @@ WORDS = {
     "transforms": "groups param_groups optimizers",
     "labels": "param_labels",
 }
-PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2")}
+PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2"), "nus": ("nu1", "nu2")}
 
 # What other libraries call the parameters, which their optimizers are constructed with.
 PARAMETERS = ("params", "parameters", "model", "var_list", "model_parameters")
@@ -134,7 +134,7 @@ ELSEWHERE = {
     "SGD(0.1, momentum=0.9, nesterov=True)": "nesterov nesterovsgd nesterovmomentum nag",
     "Chain(SGD(0.1, momentum=0.9), AddDecayedWeights(-1e-5))": "sgdw decoupledsgdw",
     "Lookahead(RAdam(1e-3), sync_period=6, slow_step_size=0.5)": "ranger",
-    "ParamAverage(SGD(0.1), start=1000)": "asgd averagedsgd",
+    "ASGD(0.1)": "averagedsgd",
     "AdamW(schedules.SGDR.geometric(1e-3, 100, cycles=4))": "adamwr sgdwr",
     "GaLore(1e-3)": "galoreadamw galoreadam",
     "DAdaptAdamW(1.0)": "dadaptadam dadaptation",
@@ -175,9 +175,9 @@ SCHEDULES = {
 
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
-    "kron psgd psgdkron mars marsadamw laprop adahessian came apollo apollomini qapollo grams tiger adamod diffgrad "
-    "qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo adalomo adammini adams conda focus trac adalite pnm "
-    "adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam "
-    "adanorm adashift avagrad nero gsam esam wsam fira muonclip spam stablespam kate amos larc ivon von vogn natgrad "
-    "sparseadam cautiousadamw cautiouslion cadamw clion cautious adago fadam"
+    "kron psgd psgdkron mars marsadamw adahessian came apollo apollomini qapollo grams adamod diffgrad swats pid adamp "
+    "sgdp kfac ekfac eva lomo adalomo adammini adams conda focus trac adalite pnm adapnm svrg saga sarah spider "
+    "rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira "
+    "muonclip spam stablespam kate amos larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion "
+    "cautious adago fadam"
 )

@@ -260,7 +260,7 @@ class Injected(AbstractContainer):
             # A schedule determines its number at every step, and a caller may have changed a constant in the state.
             return own if stored is None or is_schedule(own) else stored
 
-        numbers = jtu.tree_map(ruling, self.inner, state.hyperparameters, is_leaf=is_schedule)
+        numbers = jtu.tree_map(ruling, self.inner._completed(), state.hyperparameters, is_leaf=is_schedule)
         return with_current_values(numbers, state.count, state.schedule_states, extra)
 
     def _static_paths(self) -> set[Path]:

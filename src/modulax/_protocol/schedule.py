@@ -491,9 +491,14 @@ def values_over_steps(schedule: AbstractSchedule) -> np.ndarray | None:
         schedule: the schedule.
     """
     try:
-        return np.asarray(_evaluated(schedule, jnp.asarray([0.0, *_STEPS], default_float())))
+        return np.asarray(at_all_magnitudes(schedule))
     except Exception:  # a user's function may raise anything for an array
         return None
+
+
+def at_all_magnitudes(schedule: AbstractSchedule) -> Array:
+    """The values of a schedule at the first steps of all magnitudes, also in a program."""
+    return _evaluated(schedule, jnp.asarray([0.0, *_STEPS], default_float()))
 
 
 @jax.jit

@@ -267,6 +267,10 @@ class AbstractTransform(AbstractHyperparameters):
         del state
         return self
 
+    def _completed(self) -> "AbstractTransform":
+        """Return this transform with the defaults that follow from its schedules, which have no values yet."""
+        return self
+
     @result_is_indexed
     @explained
     def hyperparameters(self, state: State | None = None) -> dict[str, Any]:

@@ -9,12 +9,14 @@ mx.AdEMAMix()  # wrong: reportCallIssue, call-arg
 mx.AdaBelief()  # wrong: reportCallIssue, call-arg
 mx.Adagrad()  # wrong: reportCallIssue, call-arg
 mx.Adam()  # wrong: reportCallIssue, call-arg
+mx.AdamC()  # wrong: reportCallIssue, call-arg
 mx.AdamW()  # wrong: reportCallIssue, call-arg
 mx.Adamax()  # wrong: reportCallIssue, call-arg
 mx.AdamaxW()  # wrong: reportCallIssue, call-arg
 mx.Adan()  # wrong: reportCallIssue, call-arg
 mx.AdaptiveGradClip()  # wrong: reportCallIssue, call-arg
 mx.AddNoise()  # wrong: reportCallIssue, call-arg
+mx.AggMo()  # wrong: reportCallIssue, call-arg
 mx.ApplyIfFinite()  # wrong: reportCallIssue, call-arg
 mx.Clip()  # wrong: reportCallIssue, call-arg
 mx.ClipByBlockRMS()  # wrong: reportCallIssue, call-arg
@@ -56,6 +58,7 @@ mx.ParamAverage()  # wrong: reportCallIssue, call-arg
 mx.ParamEMA()  # wrong: reportCallIssue, call-arg
 mx.Partition()  # wrong: reportCallIssue, call-arg
 mx.ProximalWeightDecay()  # wrong: reportCallIssue, call-arg
+mx.QHM()  # wrong: reportCallIssue, call-arg
 mx.RAdam()  # wrong: reportCallIssue, call-arg
 mx.RMSProp()  # wrong: reportCallIssue, call-arg
 mx.Rprop()  # wrong: reportCallIssue, call-arg
@@ -66,11 +69,13 @@ mx.Scale()  # wrong: reportCallIssue, call-arg
 mx.ScaleByBacktrackingLinesearch()  # wrong: reportCallIssue, call-arg
 mx.ScaleByDepth()  # wrong: reportCallIssue, call-arg
 mx.ScaleByDoG()  # wrong: reportCallIssue, call-arg
+mx.ScaleByFTRL()  # wrong: reportCallIssue, call-arg
 mx.ScaleByLearningRate()  # wrong: reportCallIssue, call-arg
 mx.ScaleByMADGRAD()  # wrong: reportCallIssue, call-arg
 mx.ScaleByPath()  # wrong: reportCallIssue, call-arg
 mx.ScaleByRprop()  # wrong: reportCallIssue, call-arg
 mx.ScaleBySchedule()  # wrong: reportCallIssue, call-arg
+mx.ScaleByTiger()  # wrong: reportCallIssue, call-arg
 mx.ScaleByZoomLinesearch()  # wrong: reportCallIssue, call-arg
 mx.ScheduleFree()  # wrong: reportCallIssue, call-arg
 mx.Scheduled()  # wrong: reportCallIssue, call-arg
