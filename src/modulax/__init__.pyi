@@ -84,6 +84,7 @@ from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.came import CAME as CAME
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion
@@ -191,6 +192,7 @@ from ._transforms.backtracking import (
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.by_path import ScaleByDepth as ScaleByDepth, ScaleByPath as ScaleByPath
+from ._transforms.came import ScaleByCAME as ScaleByCAME
 from ._transforms.clipping import (
     AdaptiveGradClip as AdaptiveGradClip,
     Clip as Clip,

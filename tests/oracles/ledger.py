@@ -96,6 +96,8 @@ RELEASED = (
 
 # Compared by `tests/test_released_first_order.py`.
 FIRST_ORDER: tuple[Released, ...] = ()
+# Compared by `tests/test_released_curvature.py`.
+CURVATURE = (Released("CAME", "yangluo7/CAME", "e77c5c022eaf"),)
 
 DEPARTURES = (
     Departure(
