@@ -14,7 +14,7 @@ import pytest
 
 import modulax as mx
 
-from .oracles.first_order_problem import CONVOLUTION, Problem
+from .oracles.first_order_problem import CONVOLUTION, LAYERS, Problem
 from .oracles.ledger import CURVATURE
 from .test_released_first_order import SMALL, frozen
 
@@ -32,7 +32,19 @@ def came(**more: Any) -> Any:
     return mx.CAME(0.05, 0.8, 0.95, 0.9, 1e-3, 1e-2, 0.5, weight_decay=0.1, **more)
 
 
+def adam_mini(rate: float, query: int, key: int, **more: Any) -> Any:
+    """Adam-mini with the roles of the parameters whose names its released code knows, for numbers of heads."""
+    given = {"embed": mx.Embedding(), "wq": mx.Attention("query", heads=query), "wk": mx.Attention("key", heads=key),
+             "wv": mx.Attention("value"), "wo": mx.Attention("out"), "other": mx.Other(), "output": mx.Head(),
+             "mlp_bias": mx.Bias(), "norm": mx.Gain()}  # fmt: skip
+    return mx.AdamMini(rate, **more, mask=mx.by_path({"mlp_bias": False, "norm": False, "*": True}), roles=given)
+
+
 GROUPS: dict[str, dict[str, Case]] = {
+    "AdamMini": {
+        "AdamMini/default": Case(lambda: adam_mini(0.05, 2, 1), LAYERS),
+        "AdamMini/all": Case(lambda: adam_mini(0.1, 4, 2, b1=0.8, b2=0.95, eps=1e-3, weight_decay=0.2), LAYERS),
+    },
     "CAME": {
         "CAME/default": Case(lambda: mx.CAME(0.02)),
         "CAME/all": Case(came),

@@ -79,6 +79,7 @@ from ._optimizers.adadelta import Adadelta as Adadelta
 from ._optimizers.adafactor import Adafactor as Adafactor
 from ._optimizers.adagrad import Adagrad as Adagrad
 from ._optimizers.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW
+from ._optimizers.adam_mini import AdamMini as AdamMini
 from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
 from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
@@ -178,6 +179,7 @@ from ._transforms.adadelta import ScaleByAdadelta as ScaleByAdadelta
 from ._transforms.adafactor import ScaleByFactoredRMS as ScaleByFactoredRMS
 from ._transforms.adagrad import ScaleByRSS as ScaleByRSS
 from ._transforms.adam import ScaleByAdam as ScaleByAdam
+from ._transforms.adam_mini import ScaleByAdamMini as ScaleByAdamMini
 from ._transforms.adamax import ScaleByAdamax as ScaleByAdamax
 from ._transforms.adan import ScaleByAdan as ScaleByAdan
 from ._transforms.ademamix import (

@@ -87,8 +87,6 @@ TRANSFORMS = (
         lambda: mx.ScaleByFactoredRMS(False, decay_rate=0.6, epsilon=1e-3, decay_rate_fn=bounded_decay),
         lambda: optax.scale_by_factored_rms(False, 0.6, epsilon=1e-3, decay_rate_fn=bounded_decay),
     ),
-    Instance("ScaleByCAME", mx.ScaleByCAME),
-    Instance("ScaleByCAME-numbers", lambda: mx.ScaleByCAME(0.5, 0.9, 0.95, 1e-8, 1e-4, 0.5)),
     # --- optimizers
     twins("LARS", mx.LARS, optax.lars, 0.5),
     Instance(
@@ -136,11 +134,6 @@ TRANSFORMS = (
         "Adafactor-whole",
         lambda: mx.Adafactor(eps=1e-3, factored=False, follow="optax"),
         lambda: optax_adafactor(1.0, optax.clip_by_block_rms(1.0), factored=False, epsilon=1e-3),
-    ),
-    Instance("CAME", lambda: mx.CAME(0.05)),
-    Instance(
-        "CAME-schedules",
-        lambda: mx.CAME(decaying, decaying, b3=0.95, instability_eps=1e-6, weight_decay=decaying, mask=KERNELS),
     ),
     Instance("NoisySGD", lambda: mx.NoisySGD(0.05), lambda: optax.noisy_sgd(0.05, key=0)),
     Instance("NoisySGD-schedules", lambda: mx.NoisySGD(decaying, decaying, key=1)),

@@ -97,7 +97,10 @@ RELEASED = (
 # Compared by `tests/test_released_first_order.py`.
 FIRST_ORDER: tuple[Released, ...] = ()
 # Compared by `tests/test_released_curvature.py`.
-CURVATURE = (Released("CAME", "yangluo7/CAME", "e77c5c022eaf"),)
+CURVATURE = (
+    Released("AdamMini", "zyushun/Adam-mini", "402aadfed237", "roles where theirs goes by names"),
+    Released("CAME", "yangluo7/CAME", "e77c5c022eaf"),
+)
 
 DEPARTURES = (
     Departure(
