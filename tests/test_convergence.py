@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "AdamaxW": lambda rate: mx.AdamaxW(_rate(rate), weight_decay=1e-6),
     "AMSGrad": lambda rate: mx.AMSGrad(_rate(rate)),
     "StableAdamW": lambda rate: mx.StableAdamW(_rate(rate), weight_decay=1e-6),
+    "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
     "AdaBelief": lambda rate: mx.AdaBelief(_rate(rate)),
     "Yogi": lambda rate: mx.Yogi(_rate(rate)),
     # Its first steps are as long as the gradient, which where the valley begins is 230.

@@ -38,7 +38,29 @@ def cosine(peak: float) -> Any:
     return mx.schedules.CosineDecay(peak, STEPS)
 
 
-GROUPS: dict[str, dict[str, Case]] = {}
+def decayed_after(direction: Any, rate: Any, decay: float) -> Any:
+    """A step, after which the parameters decay, with the rate."""
+    return mx.Chain(
+        direction,
+        mx.ScaleByLearningRate(rate),
+        mx.ScaleBySchedule(1 - decay * rate),
+        mx.Scheduled(mx.AddDecayedWeights(-decay * rate)),
+    )
+
+
+ALL: dict[str, Any] = {"b1": 0.8, "b2": 0.95, "eps": 1e-3}
+GROUPS: dict[str, dict[str, Case]] = {
+    "LaProp": {
+        "LaProp/default": Case(lambda: mx.LaProp(0.02)),
+        "LaProp/all": Case(lambda: mx.LaProp(0.1, **ALL, weight_decay=0.01, amsgrad=True)),
+        "LaProp/decay": Case(lambda: mx.LaProp(0.1, **ALL, weight_decay=0.01)),
+        "LaProp/centered": Case(lambda: mx.LaProp(0.02, centered=True)),
+        "LaProp/centered_all": Case(lambda: mx.LaProp(0.1, **ALL, weight_decay=0.01, centered=True, amsgrad=True)),
+        "LaProp/scheduled": Case(lambda: mx.LaProp(cosine(0.1), **ALL, weight_decay=0.01)),
+        # timm multiplies the decay by the rate.
+        "LaProp/timm": Case(lambda: decayed_after(mx.ScaleByLaProp(cosine(0.1), **ALL), cosine(0.1), 0.3)),
+    },
+}
 
 
 def trajectory(case: Case, transform: Any) -> Any:

@@ -93,6 +93,7 @@ from ._optimizers.dog import DoG as DoG, DoWG as DoWG
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.galore import GaLore as GaLore
 from ._optimizers.lamb import LAMB as LAMB
+from ._optimizers.laprop import LaProp as LaProp
 from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.lion import Lion as Lion
@@ -222,6 +223,7 @@ from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,
     ScaleByGaLore as ScaleByGaLore,
 )
+from ._transforms.laprop import ScaleByLaProp as ScaleByLaProp
 from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
 from ._transforms.lion import ScaleByLion as ScaleByLion
 from ._transforms.madgrad import ScaleByMADGRAD as ScaleByMADGRAD

@@ -50,11 +50,12 @@ from ._transforms.came import ScaleByCAMEState as ScaleByCAMEState
 from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
 from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
-from ._transforms.decay_after import StepThenDecayState as StepThenDecayState
+from ._transforms.decayed_step import DecayedStepState as DecayedStepState
 from ._transforms.dion import DionState as DionState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
 from ._transforms.galore import GaLoreState as GaLoreState
+from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState
 from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
 from ._transforms.lion import ScaleByLionState as ScaleByLionState
 from ._transforms.madgrad import ScaleByMADGRADState as ScaleByMADGRADState

@@ -95,7 +95,15 @@ RELEASED = (
 )
 
 # Compared by `tests/test_released_first_order.py`.
-FIRST_ORDER: tuple[Released, ...] = ()
+FIRST_ORDER = (
+    Released("LaProp", "Z-T-WANG/LaProp-Optimizer, laprop.py", "a419916505bf"),
+    Released(
+        "LaProp",
+        "huggingface/pytorch-image-models, timm/optim/laprop.py",
+        "aa4b5850c154",
+        "the decay is multiplied by the rate, in a chain around `ScaleByLaProp`",
+    ),
+)
 # Compared by `tests/test_released_curvature.py`.
 CURVATURE = (
     Released("AdamMini", "zyushun/Adam-mini", "402aadfed237", "roles where theirs goes by names"),

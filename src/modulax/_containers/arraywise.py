@@ -18,13 +18,15 @@ from .._protocol.transform import AbstractTransform, is_empty
 from .._support.keys import is_key_data
 from .._transforms.basic import Identity
 from .._transforms.by_path import ScaleByDepth, ScaleByPath
+from .._transforms.decayed_step import DecayedStep
 from .._transforms.regularization import AddDecayedWeights, ProximalWeightDecay
 from .._transforms.scaling import Scale, ScaleByLearningRate
 from .chain import Chain
 
 # Rules on single entries. At the end of a chain, XLA fuses them with the sum of a parameter and its update; in the
 # rule on stacks, weight decay would copy every parameter into a stack.
-_ENTRYWISE = (AddDecayedWeights, ProximalWeightDecay, Scale, ScaleByLearningRate, ScaleByPath, ScaleByDepth)
+_ENTRYWISE = (AddDecayedWeights, DecayedStep, ProximalWeightDecay, Scale)
+_ENTRYWISE += (ScaleByLearningRate, ScaleByPath, ScaleByDepth)
 
 
 def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:

@@ -14,7 +14,6 @@ this function, so that each shape is traced once for all of them.
 """
 
 import abc
-import collections
 import contextlib
 import dataclasses
 import threading
@@ -25,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, PyTree
 from typing_extensions import TypeVar
 
@@ -34,17 +32,15 @@ from .._support.failures import at_leaf, located
 from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
-from ..tree._leafmap import LeafFunction, in_groups, map_leaves
+from ..tree._leafmap import LeafFunction, map_leaves
 from ..tree._paths import leaf_paths
+from .leaf_states import init_leaves
 from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
 StateT = TypeVar("StateT", default=Any)
 """The class of a rule's state. A rule that doesn't name it is not checked in what it does with its state."""
-
-_GROUP = 32  # arrays of one shape whose initial states are computed together, in a program
-_EAGER_GROUP = 2  # and outside one: few, since the last one of a shape may be computed as often
 
 
 class AbstractLeafwise(AbstractTransform, Generic[StateT]):
@@ -91,6 +87,18 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
             count: the number of previous steps, as a float, or None if the state has no counter.
         """
         del count
+
+    def _prepare(self, count: Any, state: Any) -> Any:
+        """Return what `prepare` returns, from the shared values of the state too.
+
+        A rule that implements this method does not see the leaves, so that it joins a run, and `Stacked` maps it.
+
+        Args:
+            count: the number of previous steps, as a float, or None if the state has no counter.
+            state: the state of the whole tree, of which only the shared values may be read.
+        """
+        del state
+        return self.prepare(count)
 
     def survey(self, count: Any, state: Any, updates: Updates, params: Params | None, **extra: Any) -> Any:
         """Return shared values that depend on all leaves, such as a norm, or on extra arguments; replaces `prepare`.
@@ -163,7 +171,7 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
         indices = [i for i, chosen in enumerate(applies_to(self, params)) if chosen]
-        states = _init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
+        states = init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
         # If a mask chooses no leaf, the names of the fields come from the state of a scalar.
         example = states[0] if states else jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
         found = dict(zip(indices, states, strict=True))
@@ -208,36 +216,6 @@ def applies_to(rule: AbstractLeafwise, tree: PyTree) -> list[bool]:
 
 def _is_flag(x: Any) -> bool:
     return isinstance(x, (bool, np.bool_))
-
-
-# The rule is an argument, so that rules that differ in numbers alone share the compiled function.
-@jax.jit
-def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
-    return [rule.init_leaf(p) for p in leaves]
-
-
-def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array], path: Callable[[int], str]) -> list[State]:
-    """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
-    is_program = any(isinstance(p, Tracer) for p in leaves)
-    size = _GROUP if is_program else _EAGER_GROUP
-    if len(leaves) >= size:
-        example = jax.eval_shape(rule.init_leaf, leaves[0])
-        if not jtu.tree_leaves(example):  # a program without results takes its time too
-            return [example] * len(leaves)
-    kinds = [(p.shape, p.dtype) for p in leaves]
-    counts = collections.Counter(kinds)
-
-    def together(group: Sequence[int]) -> list[State]:
-        with at_leaf(lambda: path(group[0]), leaves[group[0]]), located(type(rule).__name__, "init_leaf"):
-            return _init_group(rule, [leaves[i] for i in group])
-
-    def each(i: int) -> State:
-        if not is_program:
-            return together([i] * min(size, counts[kinds[i]]))[0]  # the program of the others again
-        with at_leaf(lambda: path(i), leaves[i]), located(type(rule).__name__, "init_leaf"):
-            return rule.init_leaf(leaves[i])
-
-    return in_groups(kinds, size, each, together)
 
 
 def _counter(state: State) -> dataclasses.Field | None:
@@ -337,7 +315,7 @@ def _shared_values(one: _Aligned, updates: Updates, params: Params | None, extra
     count = getattr(one.state, counter.name).astype(default_float()) if counter else None
     if not reads_all_updates(one.rule):
         with located(name, "prepare"):
-            return one.rule.prepare(count)
+            return one.rule._prepare(count, one.state)
     treedef = jtu.tree_structure(updates)
     columns = [[row[k] for row in one.rows.values()] for k in range(len(one.fields))]
     trees = {field: treedef.unflatten(column) for field, column in zip(one.fields, columns, strict=True)}
