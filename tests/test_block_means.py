@@ -102,3 +102,11 @@ def test_means_of_blocks(numbers: tuple[int, int]):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     repeated = np.repeat(np.repeat(expected, 12 // k, 0), 5 // m, 1)
     np.testing.assert_allclose(np.broadcast_to(spread_over(found, x.shape), x.shape), repeated, rtol=1e-5, atol=1e-6)
+
+
+def test_an_update_of_another_shape_is_named():
+    """Not a leaf whose numbers are fewer than its entries, as they should be."""
+    params = {"a": jnp.ones((3, 2)), "b": jnp.ones((4, 6))}
+    transform = mx.ScaleByAdamMini()
+    with pytest.raises(ValueError, match=r"at `b` the update has shape \(4, 5\)"):
+        transform.update(params | {"b": jnp.ones((4, 5))}, transform.init(params))

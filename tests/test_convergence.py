@@ -53,6 +53,8 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Signum": lambda rate: mx.Signum(_rate(rate / 3)),
     "Rprop": lambda rate: mx.Rprop(rate / 10),
     "Sophia": lambda rate: mx.Sophia(_rate(rate), gamma=1.0, weight_decay=1e-6),
+    "SophiaG": lambda rate: mx.SophiaG(_rate(rate), weight_decay=0.0, batch_size=2),
+    "AdaHessian": lambda rate: mx.AdaHessian(_rate(10 * rate)),
     "LARS": lambda rate: mx.LARS(_rate(rate / 3), trust_coefficient=1.0),
     "LAMB": lambda rate: mx.LAMB(_rate(rate)),
     "Fromage": lambda rate: mx.Fromage(_rate(3 * rate)),

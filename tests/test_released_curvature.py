@@ -1,10 +1,13 @@
 """Optimizers against the trajectories of released code that are frozen in `tests/oracles/first_order.npz`.
 
-These are the ones with fewer numbers than Adam's second moment, or with estimates of the curvature: CAME.
+Those that store few numbers in place of a second moment, or estimate the curvature.
 """
 
-from collections.abc import Callable
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +16,25 @@ import numpy as np
 import pytest
 
 import modulax as mx
+from modulax._transforms import hessian_diagonal
 
-from .oracles.first_order_problem import CONVOLUTION, LAYERS, Problem
+from .oracles.first_order_problem import CONVOLUTION, LAYERS, Problem, coupled_loss
 from .oracles.ledger import CURVATURE
+from .oracles.problem import SAMPLED
 from .test_released_first_order import SMALL, frozen
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
 class Case(NamedTuple):
-    """Ours for a frozen trajectory, and the problem."""
+    """Ours for a frozen trajectory, the problem, and what makes the gradients and the extra arguments of a step."""
 
     make: Callable[[], Any]
     problem: Problem = SMALL
+    inputs: Callable[[Problem, Any, Any], tuple[Any, dict[str, Any]]] = lambda problem, params, now: (
+        {n: problem.gradient(n, w, now["noise"][n]) for n, w in params.items()},
+        {},
+    )
 
 
 def came(**more: Any) -> Any:
@@ -40,7 +49,64 @@ def adam_mini(rate: float, query: int, key: int, **more: Any) -> Any:
     return mx.AdamMini(rate, **more, mask=mx.by_path({"mlp_bias": False, "norm": False, "*": True}), roles=given)
 
 
+# --- Estimates of the curvature ---------------------------------------------------------------------
+
+
+def with_hessian(problem: Problem, params: Any, now: Any) -> Any:
+    """Gradients of a loss whose Hessian is not diagonal."""
+
+    def loss(w: Any) -> Any:
+        return coupled_loss(problem, w, now["noise"])
+
+    return jax.grad(loss)(params), {"obj_fn": loss}
+
+
+def with_sampled(problem: Problem, params: Any, now: Any) -> Any:
+    """An objective whose gradient is the one that was sampled."""
+    grads = {n: problem.gradient(n, w, now["noise"][n]) for n, w in params.items()}
+    return grads, {"obj_fn": lambda w: sum(jnp.vdot(now["sampled"][n], w[n]) for n in w)}
+
+
+def signs_of(table: Any, raw: Any, leaves: Sequence[Any]) -> Any:
+    """The signs that the released code was given, in place of drawn ones."""
+    ends = list(itertools.accumulate(w.size for w in leaves))
+    rows = jnp.split(table[: ends[-1]], ends[:-1])
+    return raw, [row.reshape(w.shape) for row, w in zip(rows, leaves, strict=True)]
+
+
+class BlockMeans(mx.AbstractStatelessTransform):
+    """Means of the absolute values of neighbouring entries in memory, 4 of the kernel and 3 of other arrays."""
+
+    def apply(self, updates: Any, params: Any, **extra: Any) -> Any:
+        del params, extra
+
+        def averaged(x: Any) -> Any:
+            blocks = jnp.abs(x).reshape(-1, 4 if x.ndim == 4 else 3)
+            return jnp.broadcast_to(jnp.mean(blocks, axis=1, keepdims=True), blocks.shape).reshape(x.shape)
+
+        return jtu.tree_map(averaged, updates)
+
+
+def adahessian(**more: Any) -> Any:
+    return mx.AdaHessian(0.1, 0.8, 0.95, 1e-2, 0.1, hessian_power=0.5, **more)
+
+
 GROUPS: dict[str, dict[str, Case]] = {
+    "AdaHessian": {
+        "AdaHessian/default": Case(mx.AdaHessian, inputs=with_hessian),
+        "AdaHessian/all": Case(adahessian, inputs=with_hessian),
+        "AdaHessian/convolution": Case(
+            lambda: adahessian(roles={"kernel": mx.Convolution(fan_in=(1, 2, 3), fan_out=0)}), CONVOLUTION, with_hessian
+        ),
+        "AdaHessian/rows": Case(lambda: adahessian(per_output=True), inputs=with_hessian),
+        "AdaHessian/blocks": Case(
+            lambda: adahessian(
+                hessian_diagonal_fn=mx.Chain(mx.HutchinsonDiagonal(), BlockMeans()), roles={"kernel": mx.Other()}
+            ),
+            CONVOLUTION,
+            with_hessian,
+        ),
+    },
     "AdamMini": {
         "AdamMini/default": Case(lambda: adam_mini(0.05, 2, 1), LAYERS),
         "AdamMini/all": Case(lambda: adam_mini(0.1, 4, 2, b1=0.8, b2=0.95, eps=1e-3, weight_decay=0.2), LAYERS),
@@ -50,21 +116,29 @@ GROUPS: dict[str, dict[str, Case]] = {
         "CAME/all": Case(came),
         "CAME/convolution": Case(came, CONVOLUTION),
     },
+    "SophiaG": {
+        "SophiaG/default": Case(lambda: mx.SophiaG(0.02, batch_size=2500), inputs=with_sampled),
+        "SophiaG/all": Case(
+            lambda: mx.SophiaG(0.05, 0.8, 0.9, 0.05, 0.3, batch_size=100, update_interval=3), inputs=with_sampled
+        ),
+    },
 }
 
 
 def trajectory(case: Case, transform: Any) -> Any:
     """The parameters after each step."""
 
-    def body(carry: Any, noise: Any) -> Any:
+    def body(carry: Any, now: Any) -> Any:
         params, state = carry
-        grads = {n: case.problem.gradient(n, w, noise[n]) for n, w in params.items()}
-        updates, state = transform.update(grads, state, params)
+        grads, extra = case.inputs(case.problem, params, now)
+        with mock.patch.object(hessian_diagonal, "random_signs", functools.partial(signs_of, now["signs"])):
+            updates, state = transform.update(grads, state, params, **extra)
         params = jtu.tree_map(jnp.add, params, updates)
         return (params, state), params
 
     start = jtu.tree_map(jnp.asarray, case.problem.start)
-    return jax.lax.scan(body, (start, transform.init(start)), case.problem.noise)[1]
+    steps = {"noise": case.problem.noise, "sampled": SAMPLED, "signs": frozen()["draws/AdaHessian"]}
+    return jax.lax.scan(body, (start, transform.init(start)), steps)[1]
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -33,6 +33,7 @@ from ._transforms.adabelief import ScaleByBeliefState as ScaleByBeliefState
 from ._transforms.adadelta import ScaleByAdadeltaState as ScaleByAdadeltaState
 from ._transforms.adafactor import FactoredState as FactoredState
 from ._transforms.adagrad import ScaleByRSSState as ScaleByRSSState
+from ._transforms.adahessian import ScaleByAdaHessianState as ScaleByAdaHessianState
 from ._transforms.adam import ScaleByAdamState as ScaleByAdamState
 from ._transforms.adan import ScaleByAdanState as ScaleByAdanState
 from ._transforms.ademamix import (
@@ -55,6 +56,7 @@ from ._transforms.dion import DionState as DionState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
 from ._transforms.galore import GaLoreState as GaLoreState
+from ._transforms.hessian_diagonal import HutchinsonState as HutchinsonState
 from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState
 from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
 from ._transforms.lion import ScaleByLionState as ScaleByLionState
@@ -85,7 +87,7 @@ from ._transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
 from ._transforms.shampoo import ShampooState as ShampooState
 from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
 from ._transforms.soap import SOAPState as SOAPState
-from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState
+from ._transforms.sophia import ScaleBySophiaState as ScaleBySophiaState
 from ._transforms.variance_reduction import ReduceVarianceState as ReduceVarianceState
 from ._transforms.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,

@@ -8,8 +8,8 @@ Amos store such numbers in place of one for each entry.
 import abc
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -72,15 +72,18 @@ def _without(axes: Sequence[int], shape: Shape) -> Shape:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
+def _has_blocks_of(shape: Shape, numbers: Shape) -> bool:
+    return len(shape) == len(numbers) and all(k and n % k == 0 for n, k in zip(shape, numbers, strict=True))
+
+
 def means(x: Array, numbers: Shape) -> Array:
     """Return the means over the blocks, in the shape `numbers`."""
-    averaged = [i for i, (n, k) in enumerate(zip(x.shape, numbers, strict=True)) if n != k]
-    if x.size == 0 or not averaged:
-        return x
-    for axis in (i for i in averaged if numbers[i] > 1):
+    axes = [i for i, (n, k) in enumerate(zip(x.shape, numbers, strict=True)) if n != k]
+    for axis in (i for i in axes if numbers[i] > 1):
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         x = jnp.mean(x.reshape(*before, numbers[axis], -1, *after), axis=axis + 1)
-    return jnp.mean(x, axis=[i for i in averaged if numbers[i] == 1], keepdims=True)
+    whole_axes = [i for i in axes if numbers[i] == 1]
+    return jnp.mean(x, axis=whole_axes, keepdims=True) if whole_axes else x
 
 
 def spread_over(numbers: Array, shape: Shape) -> Array:
@@ -90,11 +93,37 @@ def spread_over(numbers: Array, shape: Shape) -> Array:
     return numbers
 
 
-class AbstractByBlocks(AbstractLeafwise[StateT]):
-    """A rule with a number in its state for each block of an array, which the role of the array tells.
+def averaged(tree: PyTree, roles: Sequence[AbstractRole], numbers_of: Callable[[AbstractRole, Shape], Shape]) -> PyTree:
+    """Return the means over the blocks of each leaf of a tree like the parameters.
 
-    A subclass declares `roles`, and returns the numbers of all entries from `init_leaf`.
+    Args:
+        tree: the tree.
+        roles: the role of each leaf, in JAX's order.
+        numbers_of: returns the shape of the numbers of an array, given its role and its shape.
     """
+    leaves, treedef = jtu.tree_flatten(tree)
+    return treedef.unflatten(
+        [means(x, numbers_of(role, x.shape)) if x.size else x for x, role in zip(leaves, roles, strict=True)]
+    )
+
+
+class AbstractOverBlocks(AbstractLeafwise[StateT]):
+    """A rule with a number in its state for each block of an array; `init_leaf` returns those of all entries."""
+
+    @abc.abstractmethod
+    def by_blocks(self) -> tuple[str, ...]:
+        """Return the fields of the state that have a number for each block."""
+
+    def _fitting_state(self, p: Array, s: StateT) -> StateT:
+        like: Any = self.init_leaf(p)
+        own = {name: getattr(s, name) for name in self.by_blocks()}
+        # Which blocks an array has is only known with its path.
+        fitting = {name: x for name, x in own.items() if _has_blocks_of(p.shape, x.shape)}
+        return dataclasses.replace(like, **fitting)
+
+
+class AbstractByBlocks(AbstractOverBlocks[StateT]):
+    """A rule with a number in its state for each block of an array, which the role of the array tells."""
 
     roles: eqx.AbstractVar[Any]
 
@@ -107,26 +136,8 @@ class AbstractByBlocks(AbstractLeafwise[StateT]):
             shape: its shape.
         """
 
-    @abc.abstractmethod
-    def by_blocks(self) -> tuple[str, ...]:
-        """Return the fields of the state that have a number for each block."""
-
     def init(self, params: Params) -> StateT:
         """Return the initial state of the whole tree."""
-        state: Any = super().init(params)
-        shapes = self.shapes(params)
-
-        def averaged(tree: PyTree) -> PyTree:
-            leaves, treedef = jtu.tree_flatten(tree)
-            return treedef.unflatten([means(x, numbers) for x, numbers in zip(leaves, shapes, strict=True)])
-
-        return dataclasses.replace(state, **{name: averaged(getattr(state, name)) for name in self.by_blocks()})
-
-    def shapes(self, tree: PyTree) -> list[Shape]:
-        """Return the shape of the numbers of each leaf, in JAX's order.
-
-        Args:
-            tree: the parameters, or a tree like them.
-        """
-        rows = zip(self.roles.labels(tree), jtu.tree_leaves(tree), strict=True)
-        return [self.numbers_of(role, x.shape) if x.size else x.shape for role, x in rows]
+        state, roles = super().init(params), self.roles.labels(params)
+        found = {name: averaged(getattr(state, name), roles, self.numbers_of) for name in self.by_blocks()}
+        return dataclasses.replace(cast(Any, state), **found)
