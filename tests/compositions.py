@@ -103,6 +103,7 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t),
     "ScaleByShampoo": lambda t: mx.ScaleByShampoo(eps=0.1, grafting=t),
     "ScaleBySophia": lambda t: mx.ScaleBySophia(hessian_diagonal_fn=t, update_interval=1),
+    "ScaleByAdaHessian": lambda t: mx.ScaleByAdaHessian(hessian_diagonal_fn=t),
     "Process": lambda t: aggregate.Process(mx.Scale(2.0), mx.Scale(0.5), t),
     # A user's, which are in the matrix by being listed.
     "SkipLarge": lambda t: SkipLarge(t, 1e30),
@@ -113,8 +114,9 @@ IN_STACKED = {
     *("Chain", "MultiSteps", "Scheduled", "Injected", "ConditionallyTransform", "ConditionallyMask", "MasterWeights"),
     *("Lookahead", "ParamEMA", "ParamAverage", "LowBit", "ScheduleFree", "AdamW", "ScheduleFreeAdamW"),
 }
-# Takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
-NOT_COMPOSED = {"AddMeanVarianceToOpt"}
+# The first takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
+# The second runs its part as `ScaleBySophia` does.
+NOT_COMPOSED = {"AddMeanVarianceToOpt", "ScaleBySophiaG"}
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
     "PolyakSGD": mx.PolyakSGD,

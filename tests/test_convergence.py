@@ -61,6 +61,8 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Signum": lambda rate: mx.Signum(_rate(rate / 3)),
     "Rprop": lambda rate: mx.Rprop(rate / 10),
     "Sophia": lambda rate: mx.Sophia(_rate(rate), gamma=1.0, weight_decay=1e-6),
+    "SophiaG": lambda rate: mx.SophiaG(_rate(rate), weight_decay=0.0, batch_size=2),
+    "AdaHessian": lambda rate: mx.AdaHessian(_rate(10 * rate)),
     "LARS": lambda rate: mx.LARS(_rate(rate / 3), trust_coefficient=1.0),
     "LAMB": lambda rate: mx.LAMB(_rate(rate)),
     "Fromage": lambda rate: mx.Fromage(_rate(3 * rate)),
@@ -68,6 +70,8 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Adafactor-momentum": lambda rate: mx.Adafactor(
         _rate(rate), min_dim_size_to_factor=2, multiply_by_parameter_scale=False, momentum=0.9
     ),
+    "AdamMini": lambda rate: mx.AdamMini(_rate(rate)),
+    "CAME": lambda rate: mx.CAME(_rate(rate), b3=0.999),
     "SM3": lambda rate: mx.SM3(_rate(10 * rate)),
     "NoisySGD": lambda rate: mx.NoisySGD(_rate(rate), 1e-3),
     "normalized": lambda rate: mx.Chain(mx.Normalize(), mx.SGD(_rate(rate))),

@@ -458,4 +458,4 @@ def test_every_container_hands_wide_updates_on(wide: Any):
 
 
 # They keep parameters in float32 themselves, give another tree to what they hold, or sum updates of several parts.
-NOT_HANDED_ON = ("ScheduleFree", "Mechanize", "ScaleByGaLore", "ScaleBySophia", "Mean")
+NOT_HANDED_ON = ("ScheduleFree", "Mechanize", "ScaleByGaLore", "ScaleBySophia", "ScaleByAdaHessian", "Mean")

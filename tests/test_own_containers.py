@@ -161,8 +161,8 @@ def test_every_container_is_tried():
         classes += cls.__subclasses__()
         if not inspect.isabstract(cls) and _is_native(cls) and cls.__name__ != "StepWithDecay":
             found.add(cls.__name__)
-    # Without `Flatten`, its vectors belong to no parameter; the part of Sophia estimates a Hessian.
-    assert found - {"Flatten", "ScaleBySophia"} <= AROUND.keys()
+    # Without `Flatten`, its vectors belong to no parameter; the parts of the others estimate a Hessian.
+    assert found - {"Flatten", "ScaleByAdaHessian", "ScaleBySophia", "ScaleBySophiaG"} <= AROUND.keys()
 
 
 @pytest.mark.parametrize("direction", ["into", "out of"])

@@ -78,7 +78,9 @@ from ._optimizers.adabelief import AdaBelief as AdaBelief
 from ._optimizers.adadelta import Adadelta as Adadelta
 from ._optimizers.adafactor import Adafactor as Adafactor
 from ._optimizers.adagrad import Adagrad as Adagrad
+from ._optimizers.adahessian import AdaHessian as AdaHessian
 from ._optimizers.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW
+from ._optimizers.adam_mini import AdamMini as AdamMini
 from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
 from ._optimizers.adamc import AdamC as AdamC
 from ._optimizers.adan import Adan as Adan
@@ -87,6 +89,7 @@ from ._optimizers.adopt import ADOPT as ADOPT
 from ._optimizers.aggmo import AggMo as AggMo
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
 from ._optimizers.asgd import ASGD as ASGD
+from ._optimizers.came import CAME as CAME
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion
@@ -124,7 +127,7 @@ from ._optimizers.shampoo import KLShampoo as KLShampoo, Shampoo as Shampoo
 from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
 from ._optimizers.sm3 import SM3 as SM3
 from ._optimizers.soap import SOAP as SOAP
-from ._optimizers.sophia import Sophia as Sophia
+from ._optimizers.sophia import Sophia as Sophia, SophiaG as SophiaG
 from ._optimizers.stable_adam import StableAdamW as StableAdamW
 from ._optimizers.tiger import Tiger as Tiger
 from ._optimizers.yogi import Yogi as Yogi
@@ -183,7 +186,9 @@ from ._transforms.adabelief import ScaleByBelief as ScaleByBelief
 from ._transforms.adadelta import ScaleByAdadelta as ScaleByAdadelta
 from ._transforms.adafactor import ScaleByFactoredRMS as ScaleByFactoredRMS
 from ._transforms.adagrad import ScaleByRSS as ScaleByRSS
+from ._transforms.adahessian import ScaleByAdaHessian as ScaleByAdaHessian
 from ._transforms.adam import ScaleByAdam as ScaleByAdam
+from ._transforms.adam_mini import ScaleByAdamMini as ScaleByAdamMini
 from ._transforms.adamax import ScaleByAdamax as ScaleByAdamax
 from ._transforms.adan import ScaleByAdan as ScaleByAdan
 from ._transforms.ademamix import (
@@ -199,6 +204,7 @@ from ._transforms.backtracking import (
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.by_path import ScaleByDepth as ScaleByDepth, ScaleByPath as ScaleByPath
+from ._transforms.came import ScaleByCAME as ScaleByCAME
 from ._transforms.clipping import (
     AdaptiveGradClip as AdaptiveGradClip,
     Clip as Clip,
@@ -226,6 +232,10 @@ from ._transforms.ftrl import ScaleByFTRL as ScaleByFTRL
 from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,
     ScaleByGaLore as ScaleByGaLore,
+)
+from ._transforms.hessian_diagonal import (
+    GaussNewtonBartlett as GaussNewtonBartlett,
+    HutchinsonDiagonal as HutchinsonDiagonal,
 )
 from ._transforms.laprop import ScaleByLaProp as ScaleByLaProp
 from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
@@ -303,10 +313,7 @@ from ._transforms.shampoo import ScaleByShampoo as ScaleByShampoo
 from ._transforms.signsgd import ScaleBySign as ScaleBySign
 from ._transforms.sm3 import ScaleBySM3 as ScaleBySM3
 from ._transforms.soap import ScaleBySOAP as ScaleBySOAP
-from ._transforms.sophia import (
-    HutchinsonDiagonal as HutchinsonDiagonal,
-    ScaleBySophia as ScaleBySophia,
-)
+from ._transforms.sophia import ScaleBySophia as ScaleBySophia, ScaleBySophiaG as ScaleBySophiaG
 from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
 from ._transforms.tiger import ScaleByTiger as ScaleByTiger
 from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio

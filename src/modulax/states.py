@@ -33,6 +33,7 @@ from ._transforms.adabelief import ScaleByBeliefState as ScaleByBeliefState
 from ._transforms.adadelta import ScaleByAdadeltaState as ScaleByAdadeltaState
 from ._transforms.adafactor import FactoredState as FactoredState
 from ._transforms.adagrad import ScaleByRSSState as ScaleByRSSState
+from ._transforms.adahessian import ScaleByAdaHessianState as ScaleByAdaHessianState
 from ._transforms.adam import ScaleByAdamState as ScaleByAdamState
 from ._transforms.adan import ScaleByAdanState as ScaleByAdanState
 from ._transforms.ademamix import (
@@ -47,6 +48,7 @@ from ._transforms.backtracking import (
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
 )
 from ._transforms.by_path import MultiplierState as MultiplierState
+from ._transforms.came import ScaleByCAMEState as ScaleByCAMEState
 from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
 from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
@@ -56,6 +58,7 @@ from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsSta
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
 from ._transforms.ftrl import ScaleByFTRLState as ScaleByFTRLState
 from ._transforms.galore import GaLoreState as GaLoreState
+from ._transforms.hessian_diagonal import HutchinsonState as HutchinsonState
 from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState
 from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
 from ._transforms.lion import ScaleByLionState as ScaleByLionState
@@ -87,7 +90,7 @@ from ._transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
 from ._transforms.shampoo import ShampooState as ShampooState
 from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
 from ._transforms.soap import SOAPState as SOAPState
-from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState
+from ._transforms.sophia import ScaleBySophiaState as ScaleBySophiaState
 from ._transforms.tiger import ScaleByTigerState as ScaleByTigerState
 from ._transforms.variance_reduction import ReduceVarianceState as ReduceVarianceState
 from ._transforms.zoom import (

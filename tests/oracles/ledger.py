@@ -133,6 +133,19 @@ FIRST_ORDER = (
         "`every_k` is `grad_accum_steps`; `lr_schedule` is a schedule; roles tell what theirs reads from names",
     ),
 )
+# Compared by `tests/test_released_curvature.py`.
+CURVATURE = (
+    Released("AdaHessian", "amirgholami/adahessian, image_classification", "85ebc00ce873"),
+    Released(
+        "AdaHessian",
+        "amirgholami/adahessian, instruction",
+        "85ebc00ce873",
+        "`per_output=True`; other blocks by a transform after `HutchinsonDiagonal`",
+    ),
+    Released("AdamMini", "zyushun/Adam-mini", "402aadfed237", "roles where theirs goes by names"),
+    Released("CAME", "yangluo7/CAME", "e77c5c022eaf"),
+    Released("SophiaG", "Liuhong99/Sophia, sophia.py", "a7e157229b71", "`batch_size` is `bs`"),
+)
 
 DEPARTURES = (
     Departure(
@@ -195,7 +208,8 @@ DEPARTURES = (
         "Sophia, before the first estimate is due",
         "makes an estimate in the first step, as in algorithm 3 of the paper",
         "the training script makes the first one after `update_interval` steps, all of which are clipped",
-        "the class in the same repository leaves this to its caller; called in the first step, it agrees",
+        "the class in the same repository leaves this to its caller; called in the first step, it agrees. `SophiaG` "
+        "does as the script",
         "Sophia/late",
         0.52,
     ),

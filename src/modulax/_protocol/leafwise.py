@@ -162,6 +162,16 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         """
         del tree
 
+    def _fitting_state(self, p: Array, s: StateT) -> StateT:
+        """Return a state with the shapes that that of an array must have, for a message about another one.
+
+        Args:
+            p: the parameter.
+            s: the state whose shapes are compared with these.
+        """
+        del s
+        return self.init_leaf(p)
+
     def _at_leaf(self, now: Any, own: Any) -> Any:
         """Return what `update_leaf` receives as `now` for a leaf with a value of its own from `where`: that value."""
         del now
@@ -276,7 +286,8 @@ class _Aligned(NamedTuple):
 
     def check_shapes(self, g: Array, row: tuple[Any, ...], path: str) -> None:
         """Raise an error if the update has another shape than the parameter for which this state was made."""
-        like = jax.eval_shape(self.rule.init_leaf, jax.ShapeDtypeStruct(g.shape, g.dtype))
+        struct = jax.ShapeDtypeStruct(g.shape, g.dtype)
+        like = jax.eval_shape(self.rule._fitting_state, struct, self.leaf_state(row))
         needed, found = (jtu.tree_map(jnp.shape, x) for x in (self.row_of(like), row))
         if found != needed:
             raise ValueError(

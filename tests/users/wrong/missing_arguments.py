@@ -18,6 +18,7 @@ mx.AdaptiveGradClip()  # wrong: reportCallIssue, call-arg
 mx.AddNoise()  # wrong: reportCallIssue, call-arg
 mx.AggMo()  # wrong: reportCallIssue, call-arg
 mx.ApplyIfFinite()  # wrong: reportCallIssue, call-arg
+mx.CAME()  # wrong: reportCallIssue, call-arg
 mx.Clip()  # wrong: reportCallIssue, call-arg
 mx.ClipByBlockRMS()  # wrong: reportCallIssue, call-arg
 mx.ClipByGlobalNorm()  # wrong: reportCallIssue, call-arg
