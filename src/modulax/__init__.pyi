@@ -90,6 +90,7 @@ from ._optimizers.dion import Dion as Dion
 from ._optimizers.dog import DoG as DoG, DoWG as DoWG
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.kron import Kron as Kron
 from ._optimizers.lamb import LAMB as LAMB
 from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
@@ -218,6 +219,7 @@ from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,
     ScaleByGaLore as ScaleByGaLore,
 )
+from ._transforms.kron import ScaleByKron as ScaleByKron
 from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
 from ._transforms.lion import ScaleByLion as ScaleByLion
 from ._transforms.madgrad import ScaleByMADGRAD as ScaleByMADGRAD
