@@ -5,6 +5,7 @@ A matrix has a factor for its rows, `left`, and one for its columns, `right`, ea
 are divided by their largest entries first, so that no product of them overflows before the update is clipped.
 """
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ from .._support.varying import cond
 from ..linalg._products import adjoint
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
-from .outer_products import Side, applied, by_field, by_leaf, largest_entry, outer_product, product
+from .outer_products import SIDES, Side, applied, by_field, by_leaf, in_batches, largest_entry, outer_product, product
 from .spread import tree_on_auto_axes
 
 DIAGONAL = ("none", "longer", "one", "all")
@@ -72,6 +73,11 @@ class _Leaf(NamedTuple):
     mu: Array
     left: Array
     right: Array | None
+
+    def with_factors(self, factors: Sequence[Array]) -> "_Leaf":
+        """The leaf with other factors, of which those of `_Kind.factors` may have an axis more."""
+        stored = {side: q.reshape(getattr(self, side).shape) for side, q in zip(SIDES, factors, strict=False)}
+        return self._replace(**stored)
 
 
 class ScaleByKron(AbstractTransform):
@@ -141,8 +147,8 @@ class ScaleByKron(AbstractTransform):
         leaves, treedef = jtu.tree_flatten(params)
         found = [self._initial(p, k) for p, k in zip(leaves, self._kinds(params), strict=True)]
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
-        zeros = [jnp.zeros((), jnp.int32) for _ in range(2)]
-        return KronState(*trees, zeros[0], jnp.array(self.key, copy=True), zeros[1])
+        kept, zero = jnp.array(self.key, copy=True), jnp.zeros((), jnp.int32)
+        return KronState(*trees, update_counter=zero, rng_key=kept, count=jnp.zeros((), jnp.int32))
 
     def update(
         self, updates: Updates, state: KronState, params: Params | None = None, **extra: Any
@@ -159,30 +165,23 @@ class ScaleByKron(AbstractTransform):
         since = safe_increment(state.update_counter)
         is_due = since.astype(float) >= 1 / jnp.asarray(now.preconditioner_update_probability, float)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            wide = [g.astype(at_least_float32(g.dtype)) for g in leaves]
-            averages = [
-                moment(scalar_like(now.b1, x), s.mu.astype(x.dtype), x) for x, s in zip(wide, before, strict=True)
-            ]
             t = safe_increment(state.count).astype(float)
-            debiased = [x / bias(scalar_like(now.b1, x), scalar_like(t, x)) for x in averages]
-            after = [s._replace(mu=x.astype(s.mu.dtype)) for x, s in zip(averages, before, strict=True)]
-            momenta = [kind.of(x) for kind, x in zip(kinds, debiased, strict=True)]
-            gradients = [kind.of(x) for kind, x in zip(kinds, wide, strict=True)]
+            average = jax.jit(functools.partial(_averaged, now.b1, t), static_argnums=0)
+            rows = [average(*row) for row in zip(kinds, leaves, before, strict=True)]
+            gradients, momenta, after = ([row[i] for row in rows] for i in range(3))
 
             def moved() -> tuple[list[Array], list[_Leaf]]:
-                is_balanced, noise = now._drawn(state, momenta)
-                is_momentum = self.momentum_into_precond_update
-                noisy = [_noisy(*pair) for pair in zip(momenta if is_momentum else gradients, noise, strict=True)]
-                step = jax.jit(functools.partial(_improved, now.precond_lr, is_balanced), static_argnums=0)
-                rows = zip(kinds, noisy, noise, after, strict=True)
-                return noisy if is_momentum else momenta, [step(*row) for row in rows]
+                xs = momenta if self.momentum_into_precond_update else gradients
+                noisy, new = now._with_next_factors(state, kinds, xs, after)
+                return noisy if self.momentum_into_precond_update else momenta, new
 
             momenta, after = cond(is_due, moved, lambda: (momenta, after))
             whiten = jax.jit(_clipped, static_argnums=0)
             found = [whiten(*row) for row in zip(kinds, momenta, after, strict=True)]
         out = [kind.back(u).astype(g.dtype) for kind, u, g in zip(kinds, found, leaves, strict=True)]
-        counts = jnp.where(is_due, jnp.zeros_like(since), since), next_keys(state.rng_key, 0)[0]
-        return treedef.unflatten(out), KronState(*by_field(after, rebuild), *counts, safe_increment(state.count))
+        since, (kept, _) = jnp.where(is_due, jnp.zeros_like(since), since), next_keys(state.rng_key, 0)
+        trees, count = by_field(after, rebuild), safe_increment(state.count)
+        return treedef.unflatten(out), KronState(*trees, update_counter=since, rng_key=kept, count=count)
 
     def at(self, state: KronState) -> "ScaleByKron":
         """Return the transform with every schedule replaced by its value at the next step.
@@ -192,13 +191,36 @@ class ScaleByKron(AbstractTransform):
         """
         return resolve(self, state.count)
 
+    def _with_next_factors(
+        self, state: KronState, kinds: "list[_Kind]", xs: list[Array], leaves: list[_Leaf]
+    ) -> tuple[list[Array], list[_Leaf]]:
+        """The matrices with noise, and the leaves after a step of their factors."""
+        is_balanced, noise = self._drawn(state, xs)
+        step = jax.jit(functools.partial(_improved, self.precond_lr, is_balanced))
+        factors = [kind.factors(s) for kind, s in zip(kinds, leaves, strict=True)]
+        xs, leaves = list(xs), list(leaves)
+        for count in (1, 2):  # of factors: in one batch, all have as many
+            places = [i for i, kind in enumerate(kinds) if len(kind.triangular) == count]
+            columns: list[list[Any]] = [[factors[i][k] for i in places] for k in range(count)]
+            found = in_batches(step, [xs[i] for i in places], [noise[i] for i in places], *columns)
+            for i, (x, *new) in zip(places, found, strict=True):
+                xs[i], leaves[i] = x, leaves[i].with_factors(new)
+        return xs, leaves
+
     def _drawn(self, state: KronState, like: Sequence[Array]) -> tuple[Array, list[Array]]:
         """Whether this step balances the factors, and standard normal numbers like the matrices of each leaf.
 
         The tests against the released code put its numbers in their place.
         """
-        _, (first, *others) = next_keys(state.rng_key, 1 + len(like))
-        noise = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(others, like, strict=True)]
+        kinds = collections.defaultdict[Any, list[int]](list)
+        for i, x in enumerate(like):
+            kinds[x.shape, x.dtype].append(i)
+        _, (first, *keys) = next_keys(state.rng_key, 1 + len(kinds))
+        noise = list(like)
+        for k, ((shape, dtype), places) in zip(keys, kinds.items(), strict=True):
+            # All of one shape at once, because a generator takes long to compile.
+            for i, v in zip(places, jax.random.normal(k, (len(places), *shape), dtype), strict=True):
+                noise[i] = v
         return jax.random.uniform(first) < _BALANCED, noise
 
     def _kinds(self, tree: PyTree) -> "list[_Kind]":
@@ -286,22 +308,20 @@ class _Factors(NamedTuple):
         return _divided(self.right, _divided(self.left, x, "left"), "right")
 
     def scaled(self) -> "tuple[_Factors, Array]":
-        """The factors divided by their largest entries, and the product of these."""
-        most = [1.0 if q is None else largest_entry(q) for q in self]
-        factors = [None if q is None else q / n for q, n in zip(self, most, strict=True)]
-        return _Factors(*factors), most[0] * most[1]
+        """Return the factors divided by their largest entries, and the product of these."""
+        most = largest_entry(self.left)
+        if self.right is None:
+            return _Factors(self.left / most, None), most
+        of_right = largest_entry(self.right)
+        return _Factors(self.left / most, self.right / of_right), most * of_right
 
-    def balanced(self) -> "_Factors":
-        """The factors with equal largest entries, and the same Kronecker product."""
+    def balanced(self, is_due: Array) -> "_Factors":
+        """Return the factors with equal largest entries, and the same Kronecker product; or as they are."""
         if self.right is None:
             return self
         left, right = (jnp.max(jnp.abs(q), axis=(-2, -1), keepdims=True) for q in (self.left, self.right))
-        return _Factors(self.left * jnp.sqrt(right / left), self.right * jnp.sqrt(left / right))
-
-    def where(self, is_true: Array, other: "_Factors") -> "_Factors":
-        """These factors if a condition is true, else other ones."""
-        left = jnp.where(is_true, self.left, other.left)
-        return _Factors(left, None if self.right is None else jnp.where(is_true, self.right, other.right))
+        by = jnp.sqrt(jnp.where(is_due, right / left, 1))
+        return _Factors(self.left * by, self.right / by)
 
 
 def _is_diagonal(q: Array) -> bool:
@@ -345,25 +365,23 @@ def _whitened(factors: _Factors, x: Array) -> tuple[_Factors, Array, Array]:
     return scaled, scaled.whitened(x / largest), most * largest * most
 
 
-def _improved(learning_rate: Array, is_balanced: Array, kind: _Kind, x: Array, noise: Array, s: _Leaf) -> _Leaf:
-    """The leaf after a step of its factors."""
-    factors = kind.factors(s)
-    factors = factors.balanced().where(is_balanced, factors)
+def _improved(
+    learning_rate: Array, is_balanced: Array, x: Array, noise: Array, left: Array, right: Array | None = None
+) -> tuple[Array, ...]:
+    """Matrices with noise, and their factors after a step."""
+    x = _noisy(x, noise)
+    factors = _Factors(left, right).balanced(is_balanced)
     scaled, a, scale = _whitened(factors, x)
     # Only the ratio of A and B matters.
     a, b = a * jnp.minimum(scale, 1), scaled.colored(noise) * jnp.minimum(1 / scale, 1)
     largest = jnp.maximum(largest_entry(a), largest_entry(b))
     is_zero = jnp.all(x == 0, axis=(-2, -1), keepdims=True)
-
-    def moved(side: Side) -> Array | None:
-        q = getattr(factors, side)
-        if q is None:
-            return None
-        rate = jnp.where(is_zero, 0, scalar_like(learning_rate, x))
-        new = q - rate * _change(q, a / largest, b / largest, side)
-        return new.reshape(getattr(s, side).shape)
-
-    return s._replace(left=moved("left"), right=moved("right"))
+    rate = jnp.where(is_zero, 0, scalar_like(learning_rate, x))
+    a, b = a / largest, b / largest
+    new_left = factors.left - rate * _change(factors.left, a, b, "left")
+    if factors.right is None:
+        return x, new_left
+    return x, new_left, factors.right - rate * _change(factors.right, a, b, "right")
 
 
 def _change(q: Array, a: Array, b: Array, side: Side) -> Array:
