@@ -270,6 +270,7 @@ from ._transforms.privacy import (
     per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
 from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
+from ._transforms.query_key import clip_query_key as clip_query_key
 from ._transforms.radam import ScaleByRAdam as ScaleByRAdam
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,
