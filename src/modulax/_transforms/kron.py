@@ -124,8 +124,9 @@ class ScaleByKron(AbstractTransform):
         key: a seed, or a JAX key, for $V$ and the balancing.
 
     References:
-        Li, [Preconditioned Stochastic Gradient Descent](https://arxiv.org/abs/1512.04202), 2015; the
-        [code](https://github.com/evanatyourservice/kron_torch) of Kron.
+        Li, [Preconditioner on Matrix Lie Group for SGD](https://arxiv.org/abs/1809.10232), 2018;
+        Li, [Preconditioned Stochastic Gradient Descent](https://arxiv.org/abs/1512.04202), 2015; Walters et al., the
+        [code](https://github.com/evanatyourservice/kron_torch) of Kron, 2024.
     """
 
     clock: ClassVar[Clock] = "steps"
