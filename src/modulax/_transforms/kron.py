@@ -28,6 +28,7 @@ from .._support.arithmetic import (
     bias,
     default_float,
     moment,
+    no_steps,
     real_dtype,
     safe_increment,
     safe_sqrt,
@@ -146,7 +147,8 @@ class ScaleByKron(AbstractTransform):
     def init(self, params: Params) -> KronState:
         """Return momenta of zeros, multiples of the identity as factors, and a copy of the key."""
         leaves, treedef = jtu.tree_flatten(params)
-        found = [self._initial(p, k) for p, k in zip(leaves, self._kinds(params), strict=True)]
+        scale = resolve(self.precond_init_scale, no_steps())
+        found = [_initial(scale, p, k) for p, k in zip(leaves, self._kinds(params), strict=True)]
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
         kept, zero = jnp.array(self.key, copy=True), jnp.zeros((), jnp.int32)
         return KronState(*trees, update_counter=zero, rng_key=kept, count=jnp.zeros((), jnp.int32))
@@ -243,23 +245,6 @@ class ScaleByKron(AbstractTransform):
             is_diagonal[longest] = True
         return tuple(not x for x in is_diagonal)
 
-    def _initial(self, p: Array, kind: "_Kind") -> _Leaf:
-        dtype = at_least_float32(p.dtype)
-        scale = jnp.asarray(self.precond_init_scale, default_float()) ** (1 / len(kind.triangular))
-        scale = scale.astype(real_dtype(dtype))
-
-        def factor(shape: tuple[int, ...], is_triangular: bool) -> Array:
-            if is_triangular:
-                return jnp.broadcast_to(scale.astype(dtype) * jnp.eye(shape[-1], dtype=dtype), (*shape, shape[-1]))
-            return jnp.full(shape, scale)
-
-        *batch, rows, columns = kind.form
-        if kind.matrix is None:
-            shape = (rows,) if kind.triangular[0] else kind.shape
-            return _Leaf(zeros_in(p, None), factor(shape, kind.triangular[0]), None)
-        left, right = (factor((*batch, n), x) for n, x in zip((rows, columns), kind.triangular, strict=True))
-        return _Leaf(zeros_in(p, None), left, right)
-
 
 class _Kind(NamedTuple):
     """What a leaf is: its shape, how it is a batch of matrices, and which of their sides have triangular factors."""
@@ -344,6 +329,25 @@ def _divided(q: Array | None, x: Array, side: Side) -> Array:
         return x / q
     is_left = side == "left"
     return jax.lax.linalg.triangular_solve(q, x, left_side=is_left, transpose_a=is_left, conjugate_a=is_left)
+
+
+def _initial(scale: Any, p: Array, kind: _Kind) -> _Leaf:
+    """No momentum, and multiples of the identity."""
+    dtype = at_least_float32(p.dtype)
+    scale = jnp.asarray(scale, default_float()) ** (1 / len(kind.triangular))
+    scale = scale.astype(real_dtype(dtype))
+
+    def factor(shape: tuple[int, ...], is_triangular: bool) -> Array:
+        if is_triangular:
+            return jnp.broadcast_to(scale.astype(dtype) * jnp.eye(shape[-1], dtype=dtype), (*shape, shape[-1]))
+        return jnp.full(shape, scale)
+
+    *batch, rows, columns = kind.form
+    if kind.matrix is None:
+        shape = (rows,) if kind.triangular[0] else kind.shape
+        return _Leaf(zeros_in(p, None), factor(shape, kind.triangular[0]), None)
+    left, right = (factor((*batch, n), x) for n, x in zip((rows, columns), kind.triangular, strict=True))
+    return _Leaf(zeros_in(p, None), left, right)
 
 
 def _averaged(b1: Array, t: Array, kind: _Kind, g: Array, s: _Leaf) -> tuple[Array, Array, _Leaf]:
