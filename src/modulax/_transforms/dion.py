@@ -108,7 +108,7 @@ class ScaleByDion(AbstractTransform):
     ) -> tuple[Updates, DionState]:
         """Return the orthogonal matrices of low rank, and the new state."""
         del params, extra
-        return tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, state))
+        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
 
     def _direction(self, updates: Updates, state: DionState) -> tuple[Updates, DionState]:
         now = self.at(state)

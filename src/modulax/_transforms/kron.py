@@ -158,7 +158,7 @@ class ScaleByKron(AbstractTransform):
     ) -> tuple[Updates, KronState]:
         """Return the whitened momentum, and the state with the new factors."""
         del params, extra
-        return tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, state))
+        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
 
     def _direction(self, updates: Updates, state: KronState) -> tuple[Updates, KronState]:
         now = self.at(state)
