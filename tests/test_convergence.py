@@ -84,6 +84,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "MARSM": lambda rate: mx.MARSM(_rate(rate), weight_decay=0.0, adam_weight_decay=0.0),
     "SOAP": lambda rate: mx.SOAP(_rate(rate), weight_decay=0.0),
     "Shampoo": lambda rate: mx.Shampoo(_rate(rate), b2=0.99, eps=1e-8, grafting=mx.ScaleByAdam()),
+    "Kron": lambda rate: mx.Kron(_rate(rate)),
     "GaLore": lambda rate: mx.GaLore(_rate(rate), 4, 50),
     # These find their own step size: the rate is no matter to them.
     "Prodigy": lambda rate: mx.Prodigy(_rate(1.0)),

@@ -97,6 +97,7 @@ from ._optimizers.dog import DoG as DoG, DoWG as DoWG
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.ftrl import FTRL as FTRL
 from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.kron import Kron as Kron
 from ._optimizers.lamb import LAMB as LAMB
 from ._optimizers.laprop import LaProp as LaProp
 from ._optimizers.lars import LARS as LARS
@@ -237,6 +238,7 @@ from ._transforms.hessian_diagonal import (
     GaussNewtonBartlett as GaussNewtonBartlett,
     HutchinsonDiagonal as HutchinsonDiagonal,
 )
+from ._transforms.kron import ScaleByKron as ScaleByKron
 from ._transforms.laprop import ScaleByLaProp as ScaleByLaProp
 from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
 from ._transforms.lion import ScaleByLion as ScaleByLion
@@ -289,6 +291,7 @@ from ._transforms.privacy import (
 )
 from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
 from ._transforms.quasi_hyperbolic import ScaleByQHAdam as ScaleByQHAdam, ScaleByQHM as ScaleByQHM
+from ._transforms.query_key import clip_query_key as clip_query_key
 from ._transforms.radam import ScaleByRAdam as ScaleByRAdam
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,

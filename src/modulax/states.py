@@ -59,6 +59,7 @@ from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
 from ._transforms.ftrl import ScaleByFTRLState as ScaleByFTRLState
 from ._transforms.galore import GaLoreState as GaLoreState
 from ._transforms.hessian_diagonal import HutchinsonState as HutchinsonState
+from ._transforms.kron import KronState as KronState
 from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState
 from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
 from ._transforms.lion import ScaleByLionState as ScaleByLionState

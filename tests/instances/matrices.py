@@ -309,6 +309,20 @@ TRANSFORMS = (
         ),
     ),
     Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
+    # --- Kron
+    Instance("ScaleByKron", mx.ScaleByKron),
+    Instance(
+        "ScaleByKron-diagonal",
+        lambda: mx.ScaleByKron(
+            0.8, 0.6, 0.3, 0.5, 2, 1, diagonal="longer", momentum_into_precond_update=False, key=jax.random.key(7)
+        ),
+    ),
+    Instance("Kron", lambda: mx.Kron(0.05)),
+    Instance("Kron-mask", lambda: mx.Kron(0.05, weight_decay=0.1, mask=KERNELS, diagonal="one", key=3)),
+    Instance(
+        "Kron-schedules",
+        lambda: mx.Kron(decaying, schedules.Linear(0.8, 0.95, 10), decaying, decaying, decaying, diagonal="all"),
+    ),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
     Instance(

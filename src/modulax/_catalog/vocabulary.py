@@ -34,6 +34,9 @@ WORDS = {
     "inner": "optimizer opt tx base inner_optimizer base_optimizer",
     "transforms": "groups param_groups optimizers",
     "labels": "param_labels",
+    "diagonal": "memory_save_mode",
+    "precond_lr": "preconditioner_lr",
+    "precond_init_scale": "preconditioner_init_scale",
 }
 PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2"), "nus": ("nu1", "nu2")}
 
@@ -128,6 +131,8 @@ ELSEWHERE = {
     "ScheduleFreeSGD(0.1)": "sgdschedulefree",
     "ScheduleFree(RAdam(1e-3), 1e-3)": "radamschedulefree",
     "Shampoo(1e-3)": "distributedshampoo",
+    "Kron(3e-4)": "psgd psgdkron",
+    "clip_query_key": "muonclip qkclip",
     "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",
     "SGD(0.1)": "gradientdescent gradientdescentoptimizer",
     "SGD(0.1, momentum=0.9)": "momentum momentumsgd sgdm heavyball fusedsgd",
@@ -175,9 +180,8 @@ SCHEDULES = {
 
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
-    "kron psgd psgdkron mars marsadamw apollo apollomini qapollo grams adamod diffgrad swats pid adamp sgdp kfac "
-    "ekfac eva lomo adalomo adams conda focus trac adalite pnm adapnm svrg saga sarah spider rangerlars ranger21 "
-    "ranger25 adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira muonclip spam "
-    "stablespam kate amos larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion cautious "
-    "adago fadam"
+    "mars marsadamw apollo apollomini qapollo grams adamod diffgrad swats pid adamp sgdp kfac ekfac eva lomo "
+    "adalomo adams conda focus trac adalite pnm adapnm svrg saga sarah spider rangerlars ranger21 ranger25 "
+    "adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira spam stablespam kate amos "
+    "larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion cautious adago fadam"
 )

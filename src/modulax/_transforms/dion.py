@@ -24,7 +24,7 @@ from ..tree._align import align
 from ..tree._math import widened
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
-from .outer_products import in_batches, orthonormalized, product
+from .outer_products import in_batches, largest_entry, orthonormalized, product
 from .spread import tree_on_auto_axes
 
 BASES = ("shorter", "inputs")
@@ -108,7 +108,7 @@ class ScaleByDion(AbstractTransform):
     ) -> tuple[Updates, DionState]:
         """Return the orthogonal matrices of low rank, and the new state."""
         del params, extra
-        return tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, state))
+        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
 
     def _direction(self, updates: Updates, state: DionState) -> tuple[Updates, DionState]:
         now = self.at(state)
@@ -163,12 +163,12 @@ class ScaleByDion(AbstractTransform):
     def _step(self, x: Array, basis: Array) -> tuple[Array, Array, Array]:
         """The updates of a batch of matrices, their new momenta and bases."""
         beta, eps = (scalar_like(y, x) for y in (self.beta, self.eps))
-        largest = _largest(x)
+        largest = largest_entry(x)
         b = x / largest.astype(x.dtype)  # no square of it overflows or underflows
         p, r = x, basis.astype(x.dtype)
         for _ in range(self.power_iterations):
             y = product(b, r)
-            p = orthonormalized(y / _largest(y).astype(x.dtype))
+            p = orthonormalized(y / largest_entry(y).astype(x.dtype))
             r = product(adjoint(b), p)
         norms = safe_sqrt(jnp.sum(abs_sq(r), axis=-2, keepdims=True))
         q = r * ratio(jnp.ones_like(norms), norms + eps / largest).astype(x.dtype)
@@ -176,9 +176,3 @@ class ScaleByDion(AbstractTransform):
         u = jnp.where(is_zero, 0, product(p, adjoint(q)))
         kept = x - (1 - beta) * largest * product(p, adjoint(r))
         return u, kept, jnp.where(is_zero, basis, q.astype(basis.dtype))
-
-
-def _largest(x: Array) -> Array:
-    """The largest absolute value of each matrix, or one where it is zero."""
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True))
-    return jnp.where(largest > 0, largest, jnp.ones_like(largest))
