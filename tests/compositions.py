@@ -98,6 +98,7 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "LowBit": lambda t: mx.LowBit(t, min_size=0),
     "ScheduleFree": lambda t: mx.ScheduleFree(t, 0.1),
     "Offload": mx.Offload,
+    "Cautious": mx.Cautious,
     "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
     "Mechanize": mx.Mechanize,
     "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t),
@@ -112,6 +113,7 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
 IN_STACKED = {
     *("Chain", "MultiSteps", "Scheduled", "Injected", "ConditionallyTransform", "ConditionallyMask", "MasterWeights"),
     *("Lookahead", "ParamEMA", "ParamAverage", "LowBit", "ScheduleFree", "AdamW", "ScheduleFreeAdamW"),
+    "Cautious",
 }
 # Takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
 NOT_COMPOSED = {"AddMeanVarianceToOpt"}

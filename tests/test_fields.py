@@ -47,6 +47,7 @@ OTHER: dict[str, Any] = {
     "batch_axis_name": "batch",
     "bits": 4,
     "default": "rest",
+    "descends": True,
     "labels": lambda params: jtu.tree_map(lambda x: str(x.ndim), params),
     "hyperparam_dtype": jnp.float16,
     "over": (),

@@ -126,6 +126,7 @@ AROUND = {
     "SplitRealAndImaginary": mx.SplitRealAndImaginary,
     "Lookahead": lambda t: mx.Lookahead(t, 2, 0.5),
     "Offload": mx.Offload,
+    "Cautious": mx.Cautious,
     "LossScaling": mx.LossScaling,
     "LowBit": mx.LowBit,
     "Stacked": mx.Stacked,

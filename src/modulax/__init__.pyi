@@ -22,6 +22,7 @@ from ._catalog.registry import Card as Card, available as available, card as car
 from ._catalog.sharding import state_sharding as state_sharding
 from ._catalog.versions import show_versions as show_versions
 from ._containers.averages import ParamAverage as ParamAverage, ParamEMA as ParamEMA
+from ._containers.cautious import Cautious as Cautious
 from ._containers.chain import Chain as Chain
 from ._containers.conditional import (
     ApplyIfFinite as ApplyIfFinite,
@@ -84,6 +85,7 @@ from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.cautious import CautiousAdamW as CautiousAdamW, CautiousLion as CautiousLion
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion

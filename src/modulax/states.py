@@ -1,6 +1,7 @@
 """The state classes of all transforms, for annotations and for code that reads a state. Generated."""
 
 from ._containers.averages import ParamAverageState as ParamAverageState, ParamEMAState as ParamEMAState
+from ._containers.cautious import SignGuidedState as SignGuidedState
 from ._containers.chain import ChainState as ChainState
 from ._containers.conditional import (
     ApplyIfFiniteState as ApplyIfFiniteState,

@@ -97,6 +97,20 @@ RELEASED = (
 # Compared by `tests/test_released_first_order.py`.
 FIRST_ORDER: tuple[Released, ...] = ()
 
+# Compared by `tests/test_released_around.py`.
+AROUND = (
+    Released(
+        "Cautious, CautiousAdamW",
+        "kyleliang919/C-Optim, c_adamw.py",
+        "2c0517c4db2e",
+        "theirs with `foreach=False` adds `eps` before the bias correction, `ScaleByAdam(corrected_eps=False)`, and at "
+        '3106e07 divides by the count, `normalize="count"`',
+    ),
+    Released("Cautious, CautiousLion", "kyleliang919/C-Optim, c_lion.py", "2c0517c4db2e", '`normalize="count"`'),
+    Released("Cautious", "huggingface/pytorch-image-models, timm/optim/lion.py", "aa4b5850c154", "around `Lion`"),
+    Released("AddDecayedWeights", "microsoft/dion, dion/scalar_opts.py", "0a059a4542e5", "`cautious=True`"),
+)
+
 DEPARTURES = (
     Departure(
         "AdaBelief",

@@ -128,6 +128,8 @@ ELSEWHERE = {
     "ScheduleFreeSGD(0.1)": "sgdschedulefree",
     "ScheduleFree(RAdam(1e-3), 1e-3)": "radamschedulefree",
     "Shampoo(1e-3)": "distributedshampoo",
+    "CautiousAdamW(1e-3)": "cadamw",
+    "CautiousLion(1e-4)": "clion",
     "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",
     "SGD(0.1)": "gradientdescent gradientdescentoptimizer",
     "SGD(0.1, momentum=0.9)": "momentum momentumsgd sgdm heavyball fusedsgd",
@@ -179,5 +181,5 @@ NOT_HERE = (
     "qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo adalomo adammini adams conda focus trac adalite pnm "
     "adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam "
     "adanorm adashift avagrad nero gsam esam wsam fira muonclip spam stablespam kate amos larc ivon von vogn natgrad "
-    "sparseadam cautiousadamw cautiouslion cadamw clion cautious adago fadam"
+    "sparseadam adago fadam"
 )

@@ -24,7 +24,7 @@ from .chain import Chain
 
 # Rules on single entries. At the end of a chain, XLA fuses them with the sum of a parameter and its update; in the
 # rule on stacks, weight decay would copy every parameter into a stack.
-_ENTRYWISE = (AddDecayedWeights, ProximalWeightDecay, Scale, ScaleByLearningRate, ScaleByPath, ScaleByDepth)
+ENTRYWISE = (AddDecayedWeights, ProximalWeightDecay, Scale, ScaleByLearningRate, ScaleByPath, ScaleByDepth)
 
 
 def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:
@@ -42,7 +42,7 @@ def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]
 
 def _is_entrywise(part: AbstractTransform) -> bool:
     """Whether it is a rule on single entries that has no state."""
-    if type(part) not in _ENTRYWISE or not isinstance(part, AbstractLeafwise):
+    if type(part) not in ENTRYWISE or not isinstance(part, AbstractLeafwise):
         return False
     # A rule with a schedule has a step count in its state, which the rules at the end would not keep.
     return is_empty(jax.eval_shape(part.init_leaf, jax.ShapeDtypeStruct((), jnp.float32)))

@@ -16,6 +16,7 @@ mx.Adan()  # wrong: reportCallIssue, call-arg
 mx.AdaptiveGradClip()  # wrong: reportCallIssue, call-arg
 mx.AddNoise()  # wrong: reportCallIssue, call-arg
 mx.ApplyIfFinite()  # wrong: reportCallIssue, call-arg
+mx.Cautious()  # wrong: reportCallIssue, call-arg
 mx.Clip()  # wrong: reportCallIssue, call-arg
 mx.ClipByBlockRMS()  # wrong: reportCallIssue, call-arg
 mx.ClipByGlobalNorm()  # wrong: reportCallIssue, call-arg

@@ -1,0 +1,22 @@
+"""What goes around an optimizer, and the optimizers that are made of it."""
+
+import modulax as mx
+from modulax import schedules
+
+from ..differences import Difference
+from ._instance import Instance
+from ._masks import KERNELS
+
+TRANSFORMS = (
+    # --- by the signs of the gradient
+    Instance("Cautious", lambda: mx.Cautious(mx.AdamW(0.1, weight_decay=0.1))),
+    Instance("Cautious(direction)", lambda: mx.Cautious(mx.ScaleByLion(), normalize="count")),
+    Instance("CautiousAdamW", lambda: mx.CautiousAdamW(0.05)),
+    Instance(
+        "CautiousAdamW-schedules",
+        lambda: mx.CautiousAdamW(schedules.Linear(0.1, 0.01, 10), 0.8, 0.9, weight_decay=0.1, mask=KERNELS),
+    ),
+    Instance("CautiousLion", lambda: mx.CautiousLion(0.05, weight_decay=0.1, mask=KERNELS)),
+)
+
+DIFFERENCES: tuple[Difference, ...] = ()

@@ -1,0 +1,94 @@
+"""The trajectories of released code of what goes around an optimizer, frozen in `tests/oracles/first_order.npz`."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+
+from .oracles.problem import NOISE, START, gradient
+from .test_released_first_order import frozen
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def uncorrected(b1: float, b2: float) -> Callable[[Any], Any]:
+    """What takes the bias corrections out of the direction of Adam, if its `eps` is added before them."""
+
+    def factor(count: Any) -> Any:
+        t = count.astype(float) + 1
+        return (1 - b1**t) / jnp.sqrt(1 - b2**t)
+
+    return factor
+
+
+def adamw(around: Callable[[Any], Any], rate: float, b1=0.9, b2=0.999, eps=1e-6, decay=0.0, *after: Any) -> Any:
+    """AdamW with `eps` before the bias correction, and something around its direction."""
+    direction = mx.Chain(mx.ScaleByAdam(b1, b2, eps, corrected_eps=False), *after)
+    return mx.Chain(around(direction), mx.AddDecayedWeights(decay), mx.ScaleByLearningRate(rate))
+
+
+def decaying_cautiously(direction: Any, decay: float, rate: float) -> Any:
+    return mx.Chain(direction, mx.AddDecayedWeights(decay, cautious=True), mx.ScaleByLearningRate(rate))
+
+
+COUNTED = functools.partial(mx.Cautious, normalize="count")
+ALL = (0.1, 0.8, 0.95, 1e-3, 0.1)
+WITHOUT_BIAS = mx.ScaleBySchedule(uncorrected(0.8, 0.95))
+GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
+    "Cautious": {
+        "CautiousAdamW/default": lambda: mx.CautiousAdamW(0.05),
+        "CautiousAdamW/all": lambda: mx.Cautious(mx.AdamW(*ALL[:-1], weight_decay=0.1)),
+        "CautiousAdamW/loop": lambda: adamw(mx.Cautious, 0.05),
+        "CautiousAdamW/loop_all": lambda: adamw(mx.Cautious, *ALL),
+        "CautiousAdamW/loop_uncorrected": lambda: adamw(mx.Cautious, *ALL, WITHOUT_BIAS),
+        "CautiousAdamW/count_plus_one": lambda: adamw(COUNTED, 0.05),
+        "CautiousAdamW/count_plus_one_all": lambda: adamw(COUNTED, *ALL),
+        "CautiousLion/default": lambda: mx.CautiousLion(0.02),
+        "CautiousLion/all": lambda: COUNTED(mx.Lion(0.03, 0.8, 0.95, weight_decay=0.3)),
+        "CautiousLion/mean": lambda: mx.Cautious(mx.Lion(0.02, weight_decay=0.0)),
+        "CautiousLion/mean_all": lambda: mx.Cautious(mx.Lion(0.03, 0.8, 0.95, weight_decay=0.3)),
+        "CautiousDecayAdamW/default": lambda: decaying_cautiously(mx.ScaleByAdam(0.9, 0.95), 0.1, 0.05),
+        "CautiousDecayAdamW/all": lambda: decaying_cautiously(mx.ScaleByAdam(0.8, 0.9, 1e-3), 0.4, 0.1),
+        "CautiousDecayLion/default": lambda: decaying_cautiously(mx.ScaleByLion(0.9, 0.95), 0.1, 0.02),
+        "CautiousDecayLion/all": lambda: decaying_cautiously(mx.ScaleByLion(0.8, 0.9), 0.4, 0.03),
+    },
+}
+
+
+def trajectory(transform: Any) -> Any:
+    """The parameters after each step."""
+
+    def body(carry: Any, noise: Any) -> Any:
+        params, state = carry
+        grads = {n: gradient(n, w, noise[n]) for n, w in params.items()}
+        updates, state = transform.update(grads, state, params)
+        params = jtu.tree_map(jnp.add, params, updates)
+        return (params, state), params
+
+    start = jtu.tree_map(jnp.asarray, START)
+    return jax.lax.scan(body, (start, transform.init(start)), NOISE)[1]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_as_in_the_released_code(group: str):
+    transforms = {name: make() for name, make in GROUPS[group].items()}
+    ours = jax.jit(lambda ts: {name: trajectory(t) for name, t in ts.items()})(transforms)
+    found = {}
+    for name, points in ours.items():
+        theirs = {n: frozen()[f"{name}/{n}"] for n in START}
+        found[name] = float(max(np.max(np.abs(points[n] - w)) / np.max(np.abs(w)) for n, w in theirs.items()))
+    assert {name: f"{distance:.2g}" for name, distance in found.items() if not distance <= 1e-12} == {}
+
+
+def test_no_setting_is_left_out():
+    """Every setting of a compared algorithm is compared."""
+    compared = {name for cases in GROUPS.values() for name in cases}
+    algorithms = {name.partition("/")[0] for name in compared}
+    assert compared == {key.rpartition("/")[0] for key in frozen() if key.partition("/")[0] in algorithms}
