@@ -115,8 +115,10 @@ IN_STACKED = {
     *("Lookahead", "ParamEMA", "ParamAverage", "LowBit", "ScheduleFree", "AdamW", "ScheduleFreeAdamW"),
     "Cautious",
 }
-# Takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
-NOT_COMPOSED = {"AddMeanVarianceToOpt"}
+NOT_COMPOSED = {
+    "AddMeanVarianceToOpt",  # takes per-example updates, which not all hand on: `test_aggregate.py` has its compositions
+    "Grams",  # is `Cautious` but for the rule on one array
+}
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
     "PolyakSGD": mx.PolyakSGD,

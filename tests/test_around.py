@@ -16,7 +16,7 @@ GRADS = [
     {"a": jnp.asarray([-0.5, -1.0, 0.1]), "b": jnp.asarray([[-0.1, 2.0]])},
 ]
 RATE = mx.schedules.Linear(0.1, 0.2, 5)
-AROUND = {"Cautious": mx.Cautious}
+AROUND = {"Cautious": mx.Cautious, "Grams": mx.Grams}
 each_container = pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
 
 

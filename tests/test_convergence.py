@@ -29,6 +29,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "RMSProp": lambda rate: mx.RMSProp(_rate(rate / 2)),
     "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
     "CautiousAdamW": lambda rate: mx.CautiousAdamW(_rate(rate)),
+    "GramsAdamW": lambda rate: mx.GramsAdamW(_rate(rate)),
     "CautiousLion": lambda rate: mx.CautiousLion(_rate(rate / 3)),
     "Lion": lambda rate: mx.Lion(_rate(rate / 3), weight_decay=1e-6),
     "Adamax": lambda rate: mx.Adamax(_rate(rate)),

@@ -127,6 +127,7 @@ AROUND = {
     "Lookahead": lambda t: mx.Lookahead(t, 2, 0.5),
     "Offload": mx.Offload,
     "Cautious": mx.Cautious,
+    "Grams": mx.Grams,
     "LossScaling": mx.LossScaling,
     "LowBit": mx.LowBit,
     "Stacked": mx.Stacked,

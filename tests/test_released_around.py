@@ -59,6 +59,11 @@ GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
         "CautiousDecayLion/default": lambda: decaying_cautiously(mx.ScaleByLion(0.9, 0.95), 0.1, 0.02),
         "CautiousDecayLion/all": lambda: decaying_cautiously(mx.ScaleByLion(0.8, 0.9), 0.4, 0.03),
     },
+    "Grams": {
+        "Grams/default": lambda: mx.GramsAdamW(0.05),
+        "Grams/all": lambda: mx.GramsAdamW(*ALL[:-1], weight_decay=0.1),
+        "Grams/uncorrected": lambda: adamw(mx.Grams, *ALL, WITHOUT_BIAS),
+    },
 }
 
 

@@ -22,7 +22,7 @@ from ._catalog.registry import Card as Card, available as available, card as car
 from ._catalog.sharding import state_sharding as state_sharding
 from ._catalog.versions import show_versions as show_versions
 from ._containers.averages import ParamAverage as ParamAverage, ParamEMA as ParamEMA
-from ._containers.cautious import Cautious as Cautious
+from ._containers.cautious import Cautious as Cautious, Grams as Grams
 from ._containers.chain import Chain as Chain
 from ._containers.conditional import (
     ApplyIfFinite as ApplyIfFinite,
@@ -92,6 +92,7 @@ from ._optimizers.dion import Dion as Dion
 from ._optimizers.dog import DoG as DoG, DoWG as DoWG
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.grams import GramsAdamW as GramsAdamW
 from ._optimizers.lamb import LAMB as LAMB
 from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS

@@ -16,6 +16,9 @@ TRANSFORMS = (
         "CautiousAdamW-schedules",
         lambda: mx.CautiousAdamW(schedules.Linear(0.1, 0.01, 10), 0.8, 0.9, weight_decay=0.1, mask=KERNELS),
     ),
+    Instance("Grams", lambda: mx.Grams(mx.AdamW(0.1, weight_decay=0.1))),
+    Instance("Grams(direction)", lambda: mx.Grams(mx.ScaleByAdam())),
+    Instance("GramsAdamW", lambda: mx.GramsAdamW(0.05, weight_decay=0.1, mask=KERNELS)),
     Instance("CautiousLion", lambda: mx.CautiousLion(0.05, weight_decay=0.1, mask=KERNELS)),
 )
 

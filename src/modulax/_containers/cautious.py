@@ -287,3 +287,39 @@ class Cautious(AbstractSignGuided):
         if self.normalize == "count":
             return u * mask * (u.size / (1 + jnp.sum(mask)))
         return u * mask / jnp.maximum(jnp.sum(mask) / max(u.size, 1), _LEAST)
+
+
+class Grams(AbstractSignGuided):
+    r"""Takes the magnitude of a direction and the sign of the gradient.
+
+    $$
+    \tilde u_t = |u_t| \operatorname{sign}(g_t)
+    $$
+
+    with $u_t$ the direction of the inner transform and $g_t$ the gradient that `Grams` is given. Where momentum and
+    gradient differ in sign, the step follows the gradient, and its size is that of the momentum.
+
+        Chain(Grams(ScaleByAdam()), AddDecayedWeights(0.1), ScaleByLearningRate(1e-3))
+        Grams(AdamW(1e-3, weight_decay=0.1))
+
+    These two are the same: as in `Cautious`, weight decay and learning rate at the end of an optimizer come after.
+    `GramsAdamW` has the defaults of the authors.
+
+    Args:
+        inner: the inner transform, a direction or an optimizer.
+        descends: as in `Cautious`.
+
+    Raises:
+        ValueError: if `inner` takes per-example gradients, or if `descends` is needed.
+
+    References:
+        Cao et al., [Grams: Gradient Descent with Adaptive Momentum Scaling](https://arxiv.org/abs/2412.17107), 2024,
+        and the authors' [code](https://github.com/Gunale0926/Grams).
+    """
+
+    inner: AbstractTransform = required_part()
+    descends: bool | None = eqx.field(static=True, default=None, kw_only=True)
+
+    def guide(self, u, g):
+        """Return the magnitude of the direction with the sign of the gradient."""
+        return jnp.abs(u) * jnp.sign(g)

@@ -32,6 +32,7 @@ mx.FromFunctions()  # wrong: reportCallIssue, call-arg
 mx.FromOptax()  # wrong: reportCallIssue, call-arg
 mx.Fromage()  # wrong: reportCallIssue, call-arg
 mx.GaLore()  # wrong: reportCallIssue, call-arg
+mx.Grams()  # wrong: reportCallIssue, call-arg
 mx.Injected()  # wrong: reportCallIssue, call-arg
 mx.LAMB()  # wrong: reportCallIssue, call-arg
 mx.LARS()  # wrong: reportCallIssue, call-arg
