@@ -115,10 +115,9 @@ IN_STACKED = {
     *("Lookahead", "ParamEMA", "ParamAverage", "LowBit", "ScheduleFree", "AdamW", "ScheduleFreeAdamW"),
     "Cautious",
 }
-NOT_COMPOSED = {
-    "AddMeanVarianceToOpt",  # takes per-example updates, which not all hand on: `test_aggregate.py` has its compositions
-    "Grams",  # is `Cautious` but for the rule on one array
-}
+# The first takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
+# The second is `Cautious` but for the rule on one array.
+NOT_COMPOSED = {"AddMeanVarianceToOpt", "Grams"}
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
     "PolyakSGD": mx.PolyakSGD,

@@ -83,21 +83,27 @@ def test_weight_decay_at_the_end_is_left_as_it_is(around: Any):
 @each_container
 def test_what_it_says(around: Any):
     name = around.__name__
-    notes = {
-        around(mx.AdamW(0.1)): f"`{name}` acts on the direction of `AdamW`, before its weight decay.",
-        around(mx.Muon(0.01, weight_decay=0.1)): f"`{name}` acts on the whole step of `Muon`, weight decay included.",
-        around(mx.SGD(0.1)): None,
-    }
-    for optimizer, note in notes.items():
-        assert [x for x in mx.describe(optimizer, PARAMS).notes if "acts on" in x] == ([note] if note else [])
-    remedies = {
-        mx.MultiSteps(mx.SGD(0.1), 2): rf"accumulates.* Write `MultiSteps\({name}\(\.\.\.\), \.\.\.\)`",
-        mx.ParamEMA(mx.SGD(0.1)): rf"keeps parameters of its own.* Write `ParamEMA\({name}\(\.\.\.\)\)`",
-    }
-    for inner, remedy in remedies.items():
+    notes = [
+        (mx.AdamW(0.1), [f"`{name}` acts on the direction of `AdamW`, before its weight decay."]),
+        (mx.Muon(0.01, weight_decay=0.1), [f"`{name}` acts on the whole step of `Muon`, weight decay included."]),
+        (mx.SGD(0.1), []),
+    ]
+    for inner, said in notes:
+        assert [x for x in mx.describe(around(inner), PARAMS).notes if "acts on" in x] == said
+    remedies = [
+        (mx.MultiSteps(mx.SGD(0.1), 2), rf"accumulates.* Write `MultiSteps\({name}\(\.\.\.\), \.\.\.\)`"),
+        (mx.ParamEMA(mx.SGD(0.1)), rf"keeps parameters of its own.* Write `ParamEMA\({name}\(\.\.\.\)\)`"),
+    ]
+    for inner, remedy in remedies:
         with pytest.warns(mx.LikelyMistake, match=remedy):
             around(inner).init(PARAMS)
     with pytest.raises(ValueError, match=rf"`{name}\(\.\.\., descends=True\)`"):
         around(mx.Chain(mx.Clip(1.0), mx.from_optax(optax.sgd(0.1))))
     with pytest.raises(ValueError, match=rf"`{name}` compares the updates.* takes those of each example"):
         around(mx.DPSGD(0.1, 1.0, 1.0, key=0))
+
+
+def test_a_filter_is_no_container():
+    optimizer: Any = mx.AdamW(1e-3)
+    with pytest.raises(ValueError, match=r"It is a transform.* write `Chain\(\.\.\., AdamW\(\.\.\.\)\)`"):
+        mx.GrokFast(optimizer)

@@ -28,10 +28,21 @@ def uncorrected(b1: float, b2: float) -> Callable[[Any], Any]:
     return factor
 
 
-def adamw(around: Callable[[Any], Any], rate: float, b1=0.9, b2=0.999, eps=1e-6, decay=0.0, *after: Any) -> Any:
+def adamw(
+    around: Callable[[Any], Any], rate: float, b1=0.9, b2=0.999, eps=1e-6, decay=0.0, correct_bias: bool = True
+) -> Any:
     """AdamW with `eps` before the bias correction, and something around its direction."""
+    after = [] if correct_bias else [mx.ScaleBySchedule(uncorrected(b1, b2))]
     direction = mx.Chain(mx.ScaleByAdam(b1, b2, eps, corrected_eps=False), *after)
     return mx.Chain(around(direction), mx.AddDecayedWeights(decay), mx.ScaleByLearningRate(rate))
+
+
+def grokfast(filtered: Any, optimizer: str) -> Any:
+    return mx.Chain(filtered, mx.SGD(0.05) if optimizer == "sgd" else mx.AdamW(0.05, weight_decay=0.1))
+
+
+def summed() -> Any:
+    return mx.GrokFastMA(4, 0.3, use_mean=False, warmup=False)
 
 
 def decaying_cautiously(direction: Any, decay: float, rate: float) -> Any:
@@ -40,14 +51,13 @@ def decaying_cautiously(direction: Any, decay: float, rate: float) -> Any:
 
 COUNTED = functools.partial(mx.Cautious, normalize="count")
 ALL = (0.1, 0.8, 0.95, 1e-3, 0.1)
-WITHOUT_BIAS = mx.ScaleBySchedule(uncorrected(0.8, 0.95))
 GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
     "Cautious": {
         "CautiousAdamW/default": lambda: mx.CautiousAdamW(0.05),
         "CautiousAdamW/all": lambda: mx.Cautious(mx.AdamW(*ALL[:-1], weight_decay=0.1)),
         "CautiousAdamW/loop": lambda: adamw(mx.Cautious, 0.05),
         "CautiousAdamW/loop_all": lambda: adamw(mx.Cautious, *ALL),
-        "CautiousAdamW/loop_uncorrected": lambda: adamw(mx.Cautious, *ALL, WITHOUT_BIAS),
+        "CautiousAdamW/loop_uncorrected": lambda: adamw(mx.Cautious, *ALL, correct_bias=False),
         "CautiousAdamW/count_plus_one": lambda: adamw(COUNTED, 0.05),
         "CautiousAdamW/count_plus_one_all": lambda: adamw(COUNTED, *ALL),
         "CautiousLion/default": lambda: mx.CautiousLion(0.02),
@@ -59,10 +69,20 @@ GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
         "CautiousDecayLion/default": lambda: decaying_cautiously(mx.ScaleByLion(0.9, 0.95), 0.1, 0.02),
         "CautiousDecayLion/all": lambda: decaying_cautiously(mx.ScaleByLion(0.8, 0.9), 0.4, 0.03),
     },
+    "GrokFast": {
+        "GrokFastEMA/default": lambda: grokfast(mx.GrokFast(), "sgd"),
+        "GrokFastEMA/all": lambda: grokfast(mx.GrokFast(0.8, 0.5), "sgd"),
+        "GrokFastEMA/adamw": lambda: grokfast(mx.GrokFast(), "adamw"),
+        "GrokFastEMA/adamw_all": lambda: grokfast(mx.GrokFast(0.8, 0.5), "adamw"),
+        "GrokFastMA/default": lambda: grokfast(mx.GrokFastMA(10), "sgd"),
+        "GrokFastMA/all": lambda: grokfast(summed(), "sgd"),
+        "GrokFastMA/adamw": lambda: grokfast(mx.GrokFastMA(10), "adamw"),
+        "GrokFastMA/adamw_all": lambda: grokfast(summed(), "adamw"),
+    },
     "Grams": {
         "Grams/default": lambda: mx.GramsAdamW(0.05),
         "Grams/all": lambda: mx.GramsAdamW(*ALL[:-1], weight_decay=0.1),
-        "Grams/uncorrected": lambda: adamw(mx.Grams, *ALL, WITHOUT_BIAS),
+        "Grams/uncorrected": lambda: adamw(mx.Grams, *ALL, correct_bias=False),
     },
 }
 

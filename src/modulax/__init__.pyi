@@ -221,6 +221,7 @@ from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,
     ScaleByGaLore as ScaleByGaLore,
 )
+from ._transforms.grokfast import GrokFast as GrokFast, GrokFastMA as GrokFastMA
 from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
 from ._transforms.lion import ScaleByLion as ScaleByLion
 from ._transforms.madgrad import ScaleByMADGRAD as ScaleByMADGRAD

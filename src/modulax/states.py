@@ -55,6 +55,7 @@ from ._transforms.dion import DionState as DionState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
 from ._transforms.galore import GaLoreState as GaLoreState
+from ._transforms.grokfast import GrokFastMAState as GrokFastMAState
 from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
 from ._transforms.lion import ScaleByLionState as ScaleByLionState
 from ._transforms.madgrad import ScaleByMADGRADState as ScaleByMADGRADState

@@ -7,7 +7,15 @@ from ..differences import Difference
 from ._instance import Instance
 from ._masks import KERNELS
 
+FALLING = schedules.Linear(2.0, 0.5, 10)
 TRANSFORMS = (
+    # --- filters of the gradient
+    Instance("GrokFast", mx.GrokFast),
+    Instance(
+        "GrokFast-schedules", lambda: mx.GrokFast(schedules.Linear(0.8, 0.95, 10), schedules.Linear(2.0, 0.5, 10))
+    ),
+    Instance("GrokFastMA", lambda: mx.GrokFastMA(2)),
+    Instance("GrokFastMA-sum", lambda: mx.GrokFastMA(3, FALLING, use_mean=False, warmup=False)),
     # --- by the signs of the gradient
     Instance("Cautious", lambda: mx.Cautious(mx.AdamW(0.1, weight_decay=0.1))),
     Instance("Cautious(direction)", lambda: mx.Cautious(mx.ScaleByLion(), normalize="count")),

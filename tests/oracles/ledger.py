@@ -108,6 +108,13 @@ AROUND = (
     ),
     Released("Cautious, CautiousLion", "kyleliang919/C-Optim, c_lion.py", "2c0517c4db2e", '`normalize="count"`'),
     Released("Cautious", "huggingface/pytorch-image-models, timm/optim/lion.py", "aa4b5850c154", "around `Lion`"),
+    Released("GrokFast", "ironjr/grokfast, `gradfilter_ema`", "93b2248e351d", "before an optimizer"),
+    Released(
+        "GrokFastMA",
+        "ironjr/grokfast, `gradfilter_ma`",
+        "93b2248e351d",
+        'before an optimizer; `use_mean=False` is their `filter_type="sum"`',
+    ),
     Released("Grams, GramsAdamW", "Gunale0926/Grams, grams/src/grams.py", "f91a375daaa8"),
     Released("AddDecayedWeights", "microsoft/dion, dion/scalar_opts.py", "0a059a4542e5", "`cautious=True`"),
 )

@@ -129,6 +129,7 @@ ELSEWHERE = {
     "ScheduleFree(RAdam(1e-3), 1e-3)": "radamschedulefree",
     "Shampoo(1e-3)": "distributedshampoo",
     "CautiousAdamW(1e-3)": "cadamw",
+    "Chain(GrokFast(), AdamW(1e-3))": "grokadamw gradfilterema gradfilterma grokfastema grokfastadamw",
     "CautiousLion(1e-4)": "clion",
     "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",
     "SGD(0.1)": "gradientdescent gradientdescentoptimizer",
