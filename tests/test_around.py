@@ -103,6 +103,25 @@ def test_what_it_says(around: Any):
         around(mx.DPSGD(0.1, 1.0, 1.0, key=0))
 
 
+def test_the_exact_form_of_variance_reduction_says_what_it_needs():
+    params, grads = PARAMS, GRADS[0]
+    optimizer = mx.MARS(0.1, exact=True)
+    state = optimizer.init(params)
+    with pytest.raises(
+        ValueError, match=r"`MARS` needs `previous_grad`: call .*step\(grads, state, params, previous_g"
+    ):
+        optimizer.step(grads, state, params)
+    rule = mx.ReduceVariance(exact=True)
+    with pytest.raises(ValueError, match=r"gradient at the last parameters.* Missing, or of another shape: `b`"):
+        rule.update(grads, rule.init(params), params, previous_grad=grads | {"b": jnp.ones(2)})
+    with pytest.warns(mx.LikelyMistake, match="not `previous_grad`"):
+        mx.MultiSteps(optimizer, 2).init(params)
+    with pytest.raises(ValueError, match="`ReduceVariance` reads `previous_grad`"):
+        mx.Stacked(mx.Chain(mx.ReduceVariance(exact=True), mx.ScaleByAdam()))
+    with pytest.raises(ValueError, match=r"`MARSLion\(where=...\)` needs `True` or `False`"):
+        mx.MARSLion(0.1, where=mx.by_path({"*": "matrix"})).init(params)
+
+
 def test_a_filter_is_no_container():
     optimizer: Any = mx.AdamW(1e-3)
     with pytest.raises(ValueError, match=r"It is a transform.* write `Chain\(\.\.\., AdamW\(\.\.\.\)\)`"):

@@ -28,6 +28,8 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "NAdamW": lambda rate: mx.NAdamW(_rate(rate), weight_decay=1e-6),
     "RMSProp": lambda rate: mx.RMSProp(_rate(rate / 2)),
     "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
+    "MARS": lambda rate: mx.MARS(_rate(rate), adam_weight_decay=0.0),
+    "MARSLion": lambda rate: mx.MARSLion(_rate(rate / 3), adam_learning_rate=_rate(rate), adam_weight_decay=0.0),
     "CautiousAdamW": lambda rate: mx.CautiousAdamW(_rate(rate)),
     "GramsAdamW": lambda rate: mx.GramsAdamW(_rate(rate)),
     "CautiousLion": lambda rate: mx.CautiousLion(_rate(rate / 3)),

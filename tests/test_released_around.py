@@ -37,6 +37,11 @@ def adamw(
     return mx.Chain(around(direction), mx.AddDecayedWeights(decay), mx.ScaleByLearningRate(rate))
 
 
+def after_first(first: float, value: float) -> Callable[[Any], Any]:
+    """A number of the first step, and one of all others: in timm, the first gradient of MARS is left as it is."""
+    return lambda count: jnp.where(count == 0, first, value)
+
+
 def grokfast(filtered: Any, optimizer: str) -> Any:
     return mx.Chain(filtered, mx.SGD(0.05) if optimizer == "sgd" else mx.AdamW(0.05, weight_decay=0.1))
 
@@ -50,6 +55,9 @@ def decaying_cautiously(direction: Any, decay: float, rate: float) -> Any:
 
 
 COUNTED = functools.partial(mx.Cautious, normalize="count")
+MARS = (0.1, 0.8, 0.9, 1e-3)
+DECAYED: dict[str, Any] = {"weight_decay": 0.1, "gamma": 0.2}
+VECTORS: dict[str, Any] = {"adam_learning_rate": 0.02, "adam_b1": 0.7, "adam_b2": 0.8, "adam_weight_decay": 0.3}
 ALL = (0.1, 0.8, 0.95, 1e-3, 0.1)
 GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
     "Cautious": {
@@ -79,6 +87,29 @@ GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
         "GrokFastMA/adamw": lambda: grokfast(mx.GrokFastMA(10), "adamw"),
         "GrokFastMA/adamw_all": lambda: grokfast(summed(), "adamw"),
     },
+    "MARS": {
+        "MARS/default": lambda: mx.MARS(0.05),
+        "MARS/all": lambda: mx.MARS(*MARS, where=True, **DECAYED),
+        "MARS/vectors": lambda: mx.MARS(*MARS, **DECAYED, **VECTORS),
+        "MARS/amsgrad": lambda: mx.MARS(*MARS, where=True, amsgrad=True, **DECAYED),
+        "MARS/exact": lambda: mx.MARS(0.05, exact=True),
+        "MARS/exact_all": lambda: mx.MARS(*MARS, where=True, exact=True, **DECAYED),
+        "MARS/timm": lambda: mx.MARS(
+            0.05,
+            0.9,
+            adam_b2=0.99,
+            adam_weight_decay=0.0,
+            gamma=after_first(0.0, 0.025),
+            max_norm=after_first(1e9, 1.0),
+        ),
+        "MARS/timm_all": lambda: mx.MARS(
+            *MARS, where=True, weight_decay=0.1, gamma=after_first(0.0, 0.2), max_norm=after_first(1e9, 1.0)
+        ),
+        "MARSLion/default": lambda: mx.MARSLion(0.02),
+        "MARSLion/all": lambda: mx.MARSLion(0.03, 0.8, where=True, **DECAYED),
+        "MARSLion/exact": lambda: mx.MARSLion(0.02, exact=True),
+        "MARSLion/exact_all": lambda: mx.MARSLion(0.03, 0.8, where=True, exact=True, **DECAYED),
+    },
     "Grams": {
         "Grams/default": lambda: mx.GramsAdamW(0.05),
         "Grams/all": lambda: mx.GramsAdamW(*ALL[:-1], weight_decay=0.1),
@@ -91,14 +122,14 @@ def trajectory(transform: Any) -> Any:
     """The parameters after each step."""
 
     def body(carry: Any, noise: Any) -> Any:
-        params, state = carry
-        grads = {n: gradient(n, w, noise[n]) for n, w in params.items()}
-        updates, state = transform.update(grads, state, params)
-        params = jtu.tree_map(jnp.add, params, updates)
-        return (params, state), params
+        last, params, state = carry
+        grads, previous = ({n: gradient(n, w, noise[n]) for n, w in at.items()} for at in (params, last))
+        updates, state = transform.update(grads, state, params, previous_grad=previous)
+        new = jtu.tree_map(jnp.add, params, updates)
+        return (params, new, state), new
 
     start = jtu.tree_map(jnp.asarray, START)
-    return jax.lax.scan(body, (start, transform.init(start)), NOISE)[1]
+    return jax.lax.scan(body, (start, start, transform.init(start)), NOISE)[1]
 
 
 @pytest.mark.parametrize("group", GROUPS)

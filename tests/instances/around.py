@@ -5,7 +5,7 @@ from modulax import schedules
 
 from ..differences import Difference
 from ._instance import Instance
-from ._masks import KERNELS
+from ._masks import KERNELS, previous
 
 FALLING = schedules.Linear(2.0, 0.5, 10)
 TRANSFORMS = (
@@ -16,6 +16,14 @@ TRANSFORMS = (
     ),
     Instance("GrokFastMA", lambda: mx.GrokFastMA(2)),
     Instance("GrokFastMA-sum", lambda: mx.GrokFastMA(3, FALLING, use_mean=False, warmup=False)),
+    # --- by the gradient at the last parameters
+    Instance("MARS", lambda: mx.MARS(0.05, 0.8), extra=previous),
+    Instance(
+        "MARS-vectors",
+        lambda: mx.MARS(0.05, where=KERNELS, weight_decay=0.1, adam_learning_rate=0.01, max_norm=None, amsgrad=True),
+    ),
+    Instance("MARS-schedules", lambda: mx.MARS(FALLING, gamma=FALLING, max_norm=FALLING, where=True)),
+    Instance("MARSLion", lambda: mx.MARSLion(0.05, 0.8, weight_decay=0.1, mask=KERNELS), extra=previous),
     # --- by the signs of the gradient
     Instance("Cautious", lambda: mx.Cautious(mx.AdamW(0.1, weight_decay=0.1))),
     Instance("Cautious(direction)", lambda: mx.Cautious(mx.ScaleByLion(), normalize="count")),

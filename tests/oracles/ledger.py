@@ -115,6 +115,19 @@ AROUND = (
         "93b2248e351d",
         'before an optimizer; `use_mean=False` is their `filter_type="sum"`',
     ),
+    Released(
+        "MARS, MARSLion",
+        "AGI-Arena/MARS, MARS/optimizers/mars.py",
+        "4831e28eba86",
+        "`where=True` is their `optimize_1d`; both forms, `exact` and not",
+    ),
+    Released(
+        "MARS",
+        "huggingface/pytorch-image-models, timm/optim/mars.py",
+        "aa4b5850c154",
+        "`adam_b1` and `adam_b2` equal to `b1` and `b2`; in the first step, theirs leaves the gradient as it is, by "
+        "schedules of `gamma` and `max_norm`",
+    ),
     Released("Grams, GramsAdamW", "Gunale0926/Grams, grams/src/grams.py", "f91a375daaa8"),
     Released("AddDecayedWeights", "microsoft/dion, dion/scalar_opts.py", "0a059a4542e5", "`cautious=True`"),
 )

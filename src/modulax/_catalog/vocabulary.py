@@ -129,6 +129,7 @@ ELSEWHERE = {
     "ScheduleFree(RAdam(1e-3), 1e-3)": "radamschedulefree",
     "Shampoo(1e-3)": "distributedshampoo",
     "CautiousAdamW(1e-3)": "cadamw",
+    "MARS(3e-3)": "marsadamw",
     "Chain(GrokFast(), AdamW(1e-3))": "grokadamw gradfilterema gradfilterma grokfastema grokfastadamw",
     "CautiousLion(1e-4)": "clion",
     "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",
@@ -178,7 +179,7 @@ SCHEDULES = {
 
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
-    "kron psgd psgdkron mars marsadamw laprop adahessian came apollo apollomini qapollo tiger adamod diffgrad "
+    "kron psgd psgdkron laprop adahessian came apollo apollomini qapollo tiger adamod diffgrad "
     "qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo adalomo adammini adams conda focus trac adalite pnm "
     "adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam "
     "adanorm adashift avagrad nero gsam esam wsam fira muonclip spam stablespam kate amos larc ivon von vogn natgrad "

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._protocol.container import TREES
 from .._protocol.entry import as_written
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
 from .._protocol.masks import AbstractLabels
@@ -85,6 +86,8 @@ def refusal(transform: AbstractTransform) -> str | None:
         return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"
     if reads_all_updates(transform):
         return "looks at all arrays together"
+    if trees := [name for name in transform.needs if name in TREES]:
+        return f"reads `{trees[0]}`, which has an array for each parameter"
     # Under `vmap`, every row has the same path, so that a rule cannot tell one parameter from another.
     try:
         where = transform.where({"": np.zeros(())})
