@@ -30,6 +30,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
     "MARS": lambda rate: mx.MARS(_rate(rate), adam_weight_decay=0.0),
     "MARSLion": lambda rate: mx.MARSLion(_rate(rate / 3), adam_learning_rate=_rate(rate), adam_weight_decay=0.0),
+    "GPAAdamW": lambda rate: mx.GPAAdamW(_rate(rate), eval_interp_coeff=0.9),
     "CautiousAdamW": lambda rate: mx.CautiousAdamW(_rate(rate)),
     "GramsAdamW": lambda rate: mx.GramsAdamW(_rate(rate)),
     "CautiousLion": lambda rate: mx.CautiousLion(_rate(rate / 3)),

@@ -11,11 +11,24 @@ import numpy as np
 import pytest
 
 import modulax as mx
+from modulax import schedules
 
-from .oracles.problem import NOISE, START, gradient
+from .oracles.problem import NOISE, START, STEPS, gradient
 from .test_released_first_order import frozen
 
 pytestmark = pytest.mark.usefixtures("x64")
+MARS = (0.1, 0.8, 0.9, 1e-3)
+DECAYED: dict[str, Any] = {"weight_decay": 0.1, "gamma": 0.2}
+VECTORS: dict[str, Any] = {"adam_learning_rate": 0.02, "adam_b1": 0.7, "adam_b2": 0.8, "adam_weight_decay": 0.3}
+GPA: dict[str, Any] = {
+    "b1": 0.8,
+    "b2": 0.95,
+    "eps": 1e-3,
+    "weight_decay": 0.2,
+    "train_interp_coeff": 0.9,
+    "eval_interp_coeff": 0.8,
+}
+ALL = (0.1, 0.8, 0.95, 1e-3, 0.1)
 
 
 def uncorrected(b1: float, b2: float) -> Callable[[Any], Any]:
@@ -42,6 +55,22 @@ def after_first(first: float, value: float) -> Callable[[Any], Any]:
     return lambda count: jnp.where(count == 0, first, value)
 
 
+def rising(count: Any) -> Any:
+    return 0.1 * jnp.minimum(1.0, (count.astype(float) + 1) / 20)
+
+
+def schedule_free(count: Any) -> Any:
+    """The weight of the old average in their `SCHEDULE_FREE`, with the weights k times the rate to the power 1.5."""
+    k = jnp.arange(STEPS, dtype=float)
+    weights = (k + 1) * rising(k) ** 1.5
+    return 1 - (weights / jnp.cumsum(weights))[count]
+
+
+def gpa_without_schedule() -> Any:
+    options: dict[str, Any] = GPA | {"eval_interp_coeff": schedule_free}
+    return mx.GPAAdamW(rising, **options)
+
+
 def grokfast(filtered: Any, optimizer: str) -> Any:
     return mx.Chain(filtered, mx.SGD(0.05) if optimizer == "sgd" else mx.AdamW(0.05, weight_decay=0.1))
 
@@ -55,10 +84,6 @@ def decaying_cautiously(direction: Any, decay: float, rate: float) -> Any:
 
 
 COUNTED = functools.partial(mx.Cautious, normalize="count")
-MARS = (0.1, 0.8, 0.9, 1e-3)
-DECAYED: dict[str, Any] = {"weight_decay": 0.1, "gamma": 0.2}
-VECTORS: dict[str, Any] = {"adam_learning_rate": 0.02, "adam_b1": 0.7, "adam_b2": 0.8, "adam_weight_decay": 0.3}
-ALL = (0.1, 0.8, 0.95, 1e-3, 0.1)
 GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
     "Cautious": {
         "CautiousAdamW/default": lambda: mx.CautiousAdamW(0.05),
@@ -110,6 +135,14 @@ GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
         "MARSLion/exact": lambda: mx.MARSLion(0.02, exact=True),
         "MARSLion/exact_all": lambda: mx.MARSLion(0.03, 0.8, where=True, exact=True, **DECAYED),
     },
+    "GPA": {
+        "GPAAdamW/default": lambda: mx.GPAAdamW(0.05),
+        "GPAAdamW/all": lambda: mx.GPAAdamW(0.1, **GPA, decay_on_y=True),
+        "GPAAdamW/decay": lambda: mx.GPAAdamW(schedules.CosineDecay(0.1, STEPS), **GPA),
+        "GPAAdamW/evaluated": lambda: mx.GPAAdamW(0.1, **GPA),
+        "GPAAdamW/schedule_free": lambda: gpa_without_schedule(),
+        "GPAAdamW/schedule_free_evaluated": lambda: gpa_without_schedule(),
+    },
     "Grams": {
         "Grams/default": lambda: mx.GramsAdamW(0.05),
         "Grams/all": lambda: mx.GramsAdamW(*ALL[:-1], weight_decay=0.1),
@@ -118,15 +151,15 @@ GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
 }
 
 
-def trajectory(transform: Any) -> Any:
-    """The parameters after each step."""
+def trajectory(transform: Any, is_evaluated: bool) -> Any:
+    """The parameters, or the evaluation parameters, after each step."""
 
     def body(carry: Any, noise: Any) -> Any:
         last, params, state = carry
         grads, previous = ({n: gradient(n, w, noise[n]) for n, w in at.items()} for at in (params, last))
         updates, state = transform.update(grads, state, params, previous_grad=previous)
         new = jtu.tree_map(jnp.add, params, updates)
-        return (params, new, state), new
+        return (params, new, state), transform.eval_params(state, new) if is_evaluated else new
 
     start = jtu.tree_map(jnp.asarray, START)
     return jax.lax.scan(body, (start, start, transform.init(start)), NOISE)[1]
@@ -135,7 +168,7 @@ def trajectory(transform: Any) -> Any:
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str):
     transforms = {name: make() for name, make in GROUPS[group].items()}
-    ours = jax.jit(lambda ts: {name: trajectory(t) for name, t in ts.items()})(transforms)
+    ours = jax.jit(lambda ts: {name: trajectory(t, name.endswith("evaluated")) for name, t in ts.items()})(transforms)
     found = {}
     for name, points in ours.items():
         theirs = {n: frozen()[f"{name}/{n}"] for n in START}

@@ -92,6 +92,7 @@ from ._optimizers.dion import Dion as Dion
 from ._optimizers.dog import DoG as DoG, DoWG as DoWG
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.gpa import GPAAdamW as GPAAdamW
 from ._optimizers.grams import GramsAdamW as GramsAdamW
 from ._optimizers.lamb import LAMB as LAMB
 from ._optimizers.lars import LARS as LARS
@@ -267,6 +268,7 @@ from ._transforms.param_block import (
 )
 from ._transforms.plateau import ReduceOnPlateau as ReduceOnPlateau
 from ._transforms.polyak import ScaleByPolyak as ScaleByPolyak
+from ._transforms.primal_averaging import PrimalAveraging as PrimalAveraging
 from ._transforms.privacy import (
     DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
     per_example_global_norm_clip as per_example_global_norm_clip,

@@ -73,6 +73,7 @@ from ._transforms.normalized_muon import NormalizedMuonState as NormalizedMuonSt
 from ._transforms.novograd import ScaleByNovoGradState as ScaleByNovoGradState
 from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
+from ._transforms.primal_averaging import PrimalAveragingState as PrimalAveragingState
 from ._transforms.privacy import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
 from ._transforms.prodigy import ProdigyState as ProdigyState
 from ._transforms.rmsprop import ScaleByRMSState as ScaleByRMSState, ScaleByStddevState as ScaleByStddevState

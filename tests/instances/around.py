@@ -24,6 +24,13 @@ TRANSFORMS = (
     ),
     Instance("MARS-schedules", lambda: mx.MARS(FALLING, gamma=FALLING, max_norm=FALLING, where=True)),
     Instance("MARSLion", lambda: mx.MARSLion(0.05, 0.8, weight_decay=0.1, mask=KERNELS), extra=previous),
+    # --- averaging at every step
+    Instance("PrimalAveraging", lambda: mx.PrimalAveraging(0.1)),
+    Instance(
+        "PrimalAveraging-decay",
+        lambda: mx.PrimalAveraging(FALLING, 0.9, 0.8, weight_decay=0.1, mask=KERNELS, decay_on_y=True),
+    ),
+    Instance("GPAAdamW", lambda: mx.GPAAdamW(0.05, weight_decay=0.1, mask=KERNELS)),
     # --- by the signs of the gradient
     Instance("Cautious", lambda: mx.Cautious(mx.AdamW(0.1, weight_decay=0.1))),
     Instance("Cautious(direction)", lambda: mx.Cautious(mx.ScaleByLion(), normalize="count")),

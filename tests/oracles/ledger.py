@@ -128,6 +128,12 @@ AROUND = (
         "`adam_b1` and `adam_b2` equal to `b1` and `b2`; in the first step, theirs leaves the gradient as it is, by "
         "schedules of `gamma` and `max_norm`",
     ),
+    Released(
+        "GPAAdamW, PrimalAveraging",
+        "facebookresearch/optimizers, gpa/gpa_adamw.py",
+        "f60660661194",
+        "`decay_on_y` is their `use_wd_on_y`; their `SCHEDULE_FREE` is a schedule of `eval_interp_coeff`",
+    ),
     Released("Grams, GramsAdamW", "Gunale0926/Grams, grams/src/grams.py", "f91a375daaa8"),
     Released("AddDecayedWeights", "microsoft/dion, dion/scalar_opts.py", "0a059a4542e5", "`cautious=True`"),
 )

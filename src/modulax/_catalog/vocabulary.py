@@ -130,6 +130,7 @@ ELSEWHERE = {
     "Shampoo(1e-3)": "distributedshampoo",
     "CautiousAdamW(1e-3)": "cadamw",
     "MARS(3e-3)": "marsadamw",
+    "GPAAdamW(1e-3)": "gpa",
     "Chain(GrokFast(), AdamW(1e-3))": "grokadamw gradfilterema gradfilterma grokfastema grokfastadamw",
     "CautiousLion(1e-4)": "clion",
     "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",

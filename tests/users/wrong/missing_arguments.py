@@ -31,6 +31,7 @@ mx.FromFactory()  # wrong: reportCallIssue, call-arg
 mx.FromFunctions()  # wrong: reportCallIssue, call-arg
 mx.FromOptax()  # wrong: reportCallIssue, call-arg
 mx.Fromage()  # wrong: reportCallIssue, call-arg
+mx.GPAAdamW()  # wrong: reportCallIssue, call-arg
 mx.GaLore()  # wrong: reportCallIssue, call-arg
 mx.Grams()  # wrong: reportCallIssue, call-arg
 mx.Injected()  # wrong: reportCallIssue, call-arg
@@ -57,6 +58,7 @@ mx.OptimisticGradientDescent()  # wrong: reportCallIssue, call-arg
 mx.ParamAverage()  # wrong: reportCallIssue, call-arg
 mx.ParamEMA()  # wrong: reportCallIssue, call-arg
 mx.Partition()  # wrong: reportCallIssue, call-arg
+mx.PrimalAveraging()  # wrong: reportCallIssue, call-arg
 mx.ProximalWeightDecay()  # wrong: reportCallIssue, call-arg
 mx.RAdam()  # wrong: reportCallIssue, call-arg
 mx.RMSProp()  # wrong: reportCallIssue, call-arg
