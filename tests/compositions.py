@@ -99,6 +99,7 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "ScheduleFree": lambda t: mx.ScheduleFree(t, 0.1),
     "Offload": mx.Offload,
     "Cautious": mx.Cautious,
+    "DiLoCo": lambda t: mx.DiLoCo(t, 2),
     "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
     "Mechanize": mx.Mechanize,
     "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t),

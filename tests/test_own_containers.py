@@ -128,6 +128,7 @@ AROUND = {
     "Offload": mx.Offload,
     "Cautious": mx.Cautious,
     "Grams": mx.Grams,
+    "DiLoCo": lambda t: mx.DiLoCo(t, 2),
     "LossScaling": mx.LossScaling,
     "LowBit": mx.LowBit,
     "Stacked": mx.Stacked,

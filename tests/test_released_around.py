@@ -71,6 +71,11 @@ def gpa_without_schedule() -> Any:
     return mx.GPAAdamW(rising, **options)
 
 
+def diloco(every: int, rate: float, momentum: float, *adamw: float, weight_decay: float, **options: Any) -> Any:
+    outer = mx.SGD(rate, momentum, nesterov=True)
+    return mx.DiLoCo(mx.AdamW(*adamw, weight_decay=weight_decay), every, outer, **options)
+
+
 def grokfast(filtered: Any, optimizer: str) -> Any:
     return mx.Chain(filtered, mx.SGD(0.05) if optimizer == "sgd" else mx.AdamW(0.05, weight_decay=0.1))
 
@@ -143,6 +148,11 @@ GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
         "GPAAdamW/schedule_free": lambda: gpa_without_schedule(),
         "GPAAdamW/schedule_free_evaluated": lambda: gpa_without_schedule(),
     },
+    "DiLoCo": {
+        "DiLoCo/default": lambda: mx.DiLoCo(mx.AdamW(0.05, 0.9, 0.95, weight_decay=0.1), 8),
+        "DiLoCo/all": lambda: diloco(5, 0.4, 0.6, 0.1, 0.8, 0.95, 1e-3, weight_decay=0.2),
+        "DiLoCo/workers": lambda: diloco(8, 0.7, 0.9, 0.05, 0.9, 0.95, weight_decay=0.1, axis_name="workers"),
+    },
     "Grams": {
         "Grams/default": lambda: mx.GramsAdamW(0.05),
         "Grams/all": lambda: mx.GramsAdamW(*ALL[:-1], weight_decay=0.1),
@@ -151,7 +161,7 @@ GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
 }
 
 
-def trajectory(transform: Any, is_evaluated: bool) -> Any:
+def trajectory(transform: Any, is_evaluated: bool, noises: Any = NOISE) -> Any:
     """The parameters, or the evaluation parameters, after each step."""
 
     def body(carry: Any, noise: Any) -> Any:
@@ -162,13 +172,21 @@ def trajectory(transform: Any, is_evaluated: bool) -> Any:
         return (params, new, state), transform.eval_params(state, new) if is_evaluated else new
 
     start = jtu.tree_map(jnp.asarray, START)
-    return jax.lax.scan(body, (start, start, transform.init(start)), NOISE)[1]
+    return jax.lax.scan(body, (start, start, transform.init(start)), noises)[1]
+
+
+def points_of(name: str, transform: Any) -> Any:
+    """What the released code is compared with: with several workers, they are on the axis after that of the steps."""
+    if not name.endswith("workers"):
+        return trajectory(transform, name.endswith("evaluated"))
+    noise = {n: np.stack([x, np.roll(x, -13, axis=0)]) for n, x in NOISE.items()}  # as in `noise_of_worker`
+    return jax.vmap(lambda noise: trajectory(transform, False, noise), 0, 1, axis_name="workers")(noise)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str):
     transforms = {name: make() for name, make in GROUPS[group].items()}
-    ours = jax.jit(lambda ts: {name: trajectory(t, name.endswith("evaluated")) for name, t in ts.items()})(transforms)
+    ours = jax.jit(lambda ts: {name: points_of(name, t) for name, t in ts.items()})(transforms)
     found = {}
     for name, points in ours.items():
         theirs = {n: frozen()[f"{name}/{n}"] for n in START}

@@ -29,6 +29,7 @@ from ._containers.conditional import (
     ConditionallyMask as ConditionallyMask,
     ConditionallyTransform as ConditionallyTransform,
 )
+from ._containers.diloco import DiLoCo as DiLoCo
 from ._containers.from_factory import FromFactory as FromFactory
 from ._containers.groups import groups as groups
 from ._containers.injected import (

@@ -31,6 +31,9 @@ TRANSFORMS = (
         lambda: mx.PrimalAveraging(FALLING, 0.9, 0.8, weight_decay=0.1, mask=KERNELS, decay_on_y=True),
     ),
     Instance("GPAAdamW", lambda: mx.GPAAdamW(0.05, weight_decay=0.1, mask=KERNELS)),
+    # --- workers
+    Instance("DiLoCo", lambda: mx.DiLoCo(mx.AdamW(0.05), 2)),
+    Instance("DiLoCo-outer", lambda: mx.DiLoCo(mx.SGD(FALLING), 3, mx.AdamW(FALLING))),
     # --- by the signs of the gradient
     Instance("Cautious", lambda: mx.Cautious(mx.AdamW(0.1, weight_decay=0.1))),
     Instance("Cautious(direction)", lambda: mx.Cautious(mx.ScaleByLion(), normalize="count")),

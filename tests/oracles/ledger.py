@@ -134,6 +134,12 @@ AROUND = (
         "f60660661194",
         "`decay_on_y` is their `use_wd_on_y`; their `SCHEDULE_FREE` is a schedule of `eval_interp_coeff`",
     ),
+    Released(
+        "DiLoCo",
+        "PrimeIntellect-ai/OpenDiloco, open_diloco/train_diloco_torch.py",
+        "a5b7236b269d",
+        "their loop, with one worker and with two, without its clip and its schedule",
+    ),
     Released("Grams, GramsAdamW", "Gunale0926/Grams, grams/src/grams.py", "f91a375daaa8"),
     Released("AddDecayedWeights", "microsoft/dion, dion/scalar_opts.py", "0a059a4542e5", "`cautious=True`"),
 )

@@ -23,6 +23,7 @@ mx.ClipByGlobalNorm()  # wrong: reportCallIssue, call-arg
 mx.ConditionallyMask()  # wrong: reportCallIssue, call-arg
 mx.ConditionallyTransform()  # wrong: reportCallIssue, call-arg
 mx.DPSGD()  # wrong: reportCallIssue, call-arg
+mx.DiLoCo()  # wrong: reportCallIssue, call-arg
 mx.DifferentiallyPrivateAggregate()  # wrong: reportCallIssue, call-arg
 mx.Ema()  # wrong: reportCallIssue, call-arg
 mx.Flatten()  # wrong: reportCallIssue, call-arg
