@@ -98,6 +98,8 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "LowBit": lambda t: mx.LowBit(t, min_size=0),
     "ScheduleFree": lambda t: mx.ScheduleFree(t, 0.1),
     "Offload": mx.Offload,
+    "Cautious": mx.Cautious,
+    "DiLoCo": lambda t: mx.DiLoCo(t, 2),
     "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
     "Mechanize": mx.Mechanize,
     "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t),
@@ -113,10 +115,11 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
 IN_STACKED = {
     *("Chain", "MultiSteps", "Scheduled", "Injected", "ConditionallyTransform", "ConditionallyMask", "MasterWeights"),
     *("Lookahead", "ParamEMA", "ParamAverage", "LowBit", "ScheduleFree", "AdamW", "ScheduleFreeAdamW"),
+    "Cautious",
 }
 # The first takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
-# The second runs its part as `ScaleBySophia` does.
-NOT_COMPOSED = {"AddMeanVarianceToOpt", "ScaleBySophiaG"}
+# The second is `Cautious` but for the rule on one array, and the third runs its part as `ScaleBySophia` does.
+NOT_COMPOSED = {"AddMeanVarianceToOpt", "Grams", "ScaleBySophiaG"}
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
     "PolyakSGD": mx.PolyakSGD,

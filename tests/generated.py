@@ -33,7 +33,7 @@ from modulax.tree._paths import named_leaves
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
-from .oracles.ledger import CURVATURE, DEPARTURES, FIRST_ORDER, RELEASED, Released
+from .oracles.ledger import AROUND, CURVATURE, DEPARTURES, FIRST_ORDER, RELEASED, Released
 from .test_architecture import CLASSES
 from .vocabulary import ARGUMENTS, followers, rows
 
@@ -230,7 +230,7 @@ PAGES = {
     "docs/choosing_an_optimizer.md": [groups, optimizers],
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
-    "docs/released_code.md": [released, partial(released, FIRST_ORDER + CURVATURE), departures],
+    "docs/released_code.md": [released, partial(released, FIRST_ORDER + AROUND + CURVATURE), departures],
     "docs/coming_from_optax.md": [follows, arguments, vocabulary],
 }
 

@@ -22,12 +22,14 @@ from ._catalog.registry import Card as Card, available as available, card as car
 from ._catalog.sharding import state_sharding as state_sharding
 from ._catalog.versions import show_versions as show_versions
 from ._containers.averages import ParamAverage as ParamAverage, ParamEMA as ParamEMA
+from ._containers.cautious import Cautious as Cautious, Grams as Grams
 from ._containers.chain import Chain as Chain
 from ._containers.conditional import (
     ApplyIfFinite as ApplyIfFinite,
     ConditionallyMask as ConditionallyMask,
     ConditionallyTransform as ConditionallyTransform,
 )
+from ._containers.diloco import DiLoCo as DiLoCo
 from ._containers.from_factory import FromFactory as FromFactory
 from ._containers.groups import groups as groups
 from ._containers.injected import (
@@ -90,6 +92,7 @@ from ._optimizers.aggmo import AggMo as AggMo
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
 from ._optimizers.asgd import ASGD as ASGD
 from ._optimizers.came import CAME as CAME
+from ._optimizers.cautious import CautiousAdamW as CautiousAdamW, CautiousLion as CautiousLion
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion
@@ -97,6 +100,8 @@ from ._optimizers.dog import DoG as DoG, DoWG as DoWG
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.ftrl import FTRL as FTRL
 from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.gpa import GPAAdamW as GPAAdamW
+from ._optimizers.grams import GramsAdamW as GramsAdamW
 from ._optimizers.kron import Kron as Kron
 from ._optimizers.lamb import LAMB as LAMB
 from ._optimizers.laprop import LaProp as LaProp
@@ -104,6 +109,7 @@ from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.lion import Lion as Lion
 from ._optimizers.madgrad import MADGRAD as MADGRAD
+from ._optimizers.mars import MARS as MARS, MARSLion as MARSLion
 from ._optimizers.marsm import MARSM as MARSM
 from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
 from ._optimizers.muon import Muon as Muon
@@ -234,6 +240,7 @@ from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,
     ScaleByGaLore as ScaleByGaLore,
 )
+from ._transforms.grokfast import GrokFast as GrokFast, GrokFastMA as GrokFastMA
 from ._transforms.hessian_diagonal import (
     GaussNewtonBartlett as GaussNewtonBartlett,
     HutchinsonDiagonal as HutchinsonDiagonal,
@@ -284,6 +291,7 @@ from ._transforms.param_block import (
 )
 from ._transforms.plateau import ReduceOnPlateau as ReduceOnPlateau
 from ._transforms.polyak import ScaleByPolyak as ScaleByPolyak
+from ._transforms.primal_averaging import PrimalAveraging as PrimalAveraging
 from ._transforms.privacy import (
     DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
     per_example_global_norm_clip as per_example_global_norm_clip,

@@ -1,12 +1,14 @@
 """The state classes of all transforms, for annotations and for code that reads a state. Generated."""
 
 from ._containers.averages import ParamAverageState as ParamAverageState, ParamEMAState as ParamEMAState
+from ._containers.cautious import SignGuidedState as SignGuidedState
 from ._containers.chain import ChainState as ChainState
 from ._containers.conditional import (
     ApplyIfFiniteState as ApplyIfFiniteState,
     ConditionallyMaskState as ConditionallyMaskState,
     ConditionallyTransformState as ConditionallyTransformState,
 )
+from ._containers.diloco import DiLoCoState as DiLoCoState
 from ._containers.injected import InjectedState as InjectedState
 from ._containers.lookahead import LookaheadState as LookaheadState
 from ._containers.loss_scaling import LossScalingState as LossScalingState
@@ -58,6 +60,7 @@ from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsSta
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
 from ._transforms.ftrl import ScaleByFTRLState as ScaleByFTRLState
 from ._transforms.galore import GaLoreState as GaLoreState
+from ._transforms.grokfast import GrokFastMAState as GrokFastMAState
 from ._transforms.hessian_diagonal import HutchinsonState as HutchinsonState
 from ._transforms.kron import KronState as KronState
 from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState
@@ -78,6 +81,7 @@ from ._transforms.normalized_muon import NormalizedMuonState as NormalizedMuonSt
 from ._transforms.novograd import ScaleByNovoGradState as ScaleByNovoGradState
 from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
+from ._transforms.primal_averaging import PrimalAveragingState as PrimalAveragingState
 from ._transforms.privacy import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
 from ._transforms.prodigy import ProdigyState as ProdigyState
 from ._transforms.quasi_hyperbolic import ScaleByQHMState as ScaleByQHMState

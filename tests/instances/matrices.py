@@ -11,7 +11,7 @@ from modulax import schedules
 
 from ..differences import Difference
 from ._instance import ROUNDED, Instance, twins
-from ._masks import KERNELS, decaying, growing, not_bias
+from ._masks import KERNELS, decaying, growing, not_bias, previous
 
 DION = (
     (4.0848, -6.8946, 2.9270),
@@ -220,7 +220,13 @@ TRANSFORMS = (
     ),
     Instance("Scion-schedules", lambda: mx.Scion(decaying, schedules.Linear(0.8, 0.95, 10), scale=decaying)),
     # --- MARS-M
-    Instance("ReduceVariance", mx.ReduceVariance),
+    Instance("ReduceVariance", mx.ReduceVariance, extra=previous),
+    Instance(
+        "ReduceVariance-exact",
+        lambda: mx.ReduceVariance(exact=True),
+        extra=previous,
+        exemptions={"multisteps_steps_on_the_mean": "`MultiSteps` doesn't average extra arguments, and warns of it"},
+    ),
     Instance("ReduceVariance-unclipped", lambda: mx.ReduceVariance(0.5, schedules.Linear(0.8, 0.95, 10), None)),
     Instance("MARSM", lambda: mx.MARSM(0.05)),
     Instance(

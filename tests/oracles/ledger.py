@@ -147,6 +147,53 @@ CURVATURE = (
     Released("SophiaG", "Liuhong99/Sophia, sophia.py", "a7e157229b71", "`batch_size` is `bs`"),
 )
 
+# Compared by `tests/test_released_around.py`.
+AROUND = (
+    Released(
+        "Cautious, CautiousAdamW",
+        "kyleliang919/C-Optim, c_adamw.py",
+        "2c0517c4db2e",
+        "theirs with `foreach=False` adds `eps` before the bias correction, `ScaleByAdam(corrected_eps=False)`, and at "
+        '3106e07 divides by the count, `normalize="count"`',
+    ),
+    Released("Cautious, CautiousLion", "kyleliang919/C-Optim, c_lion.py", "2c0517c4db2e", '`normalize="count"`'),
+    Released("Cautious", "huggingface/pytorch-image-models, timm/optim/lion.py", "aa4b5850c154", "around `Lion`"),
+    Released("GrokFast", "ironjr/grokfast, `gradfilter_ema`", "93b2248e351d", "before an optimizer"),
+    Released(
+        "GrokFastMA",
+        "ironjr/grokfast, `gradfilter_ma`",
+        "93b2248e351d",
+        'before an optimizer; `use_mean=False` is their `filter_type="sum"`',
+    ),
+    Released(
+        "MARS, MARSLion",
+        "AGI-Arena/MARS, MARS/optimizers/mars.py",
+        "4831e28eba86",
+        "`where=True` is their `optimize_1d`; both forms, `exact` and not",
+    ),
+    Released(
+        "MARS",
+        "huggingface/pytorch-image-models, timm/optim/mars.py",
+        "aa4b5850c154",
+        "`adam_b1` and `adam_b2` equal to `b1` and `b2`; in the first step, theirs leaves the gradient as it is, by "
+        "schedules of `gamma` and `max_norm`",
+    ),
+    Released(
+        "GPAAdamW, PrimalAveraging",
+        "facebookresearch/optimizers, gpa/gpa_adamw.py",
+        "f60660661194",
+        "`decay_on_y` is their `use_wd_on_y`; their `SCHEDULE_FREE` is a schedule of `eval_interp_coeff`",
+    ),
+    Released(
+        "DiLoCo",
+        "PrimeIntellect-ai/OpenDiloco, open_diloco/train_diloco_torch.py",
+        "a5b7236b269d",
+        "their loop, with one worker and with two, without its clip and its schedule",
+    ),
+    Released("Grams, GramsAdamW", "Gunale0926/Grams, grams/src/grams.py", "f91a375daaa8"),
+    Released("AddDecayedWeights", "microsoft/dion, dion/scalar_opts.py", "0a059a4542e5", "`cautious=True`"),
+)
+
 DEPARTURES = (
     Departure(
         "AdaBelief",

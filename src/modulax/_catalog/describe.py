@@ -185,9 +185,10 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
     ):
         own_rows = _chosen(rows, mask_of(transform, labels, tree))  # a direction may decay some of its leaves
     _write_number(transform, now, own_rows, "weight_decay", not parts, is_inside)
+    effect = transform._effect(tree, state)
     if rows:
-        notes += [note for note in _notes(transform, own_rows) if note not in notes]
-    _write_effect(transform._effect(tree, state), rows, is_inside)
+        notes += [note for note in (*_notes(transform, own_rows), *effect.notes) if note not in notes]
+    _write_effect(effect, rows, is_inside)
 
 
 def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool) -> None:

@@ -133,6 +133,11 @@ ELSEWHERE = {
     "Shampoo(1e-3)": "distributedshampoo",
     "Kron(3e-4)": "psgd psgdkron",
     "clip_query_key": "muonclip qkclip",
+    "CautiousAdamW(1e-3)": "cadamw",
+    "MARS(3e-3)": "marsadamw",
+    "GPAAdamW(1e-3)": "gpa",
+    "Chain(GrokFast(), AdamW(1e-3))": "grokadamw gradfilterema gradfilterma grokfastema grokfastadamw",
+    "CautiousLion(1e-4)": "clion",
     "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",
     "SGD(0.1)": "gradientdescent gradientdescentoptimizer",
     "SGD(0.1, momentum=0.9)": "momentum momentumsgd sgdm heavyball fusedsgd",
@@ -180,8 +185,8 @@ SCHEDULES = {
 
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
-    "mars marsadamw apollo apollomini qapollo grams adamod diffgrad swats pid adamp sgdp kfac ekfac eva lomo "
-    "adalomo adams conda focus trac adalite pnm adapnm svrg saga sarah spider rangerlars ranger21 ranger25 "
-    "adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira spam stablespam kate amos "
-    "larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion cautious adago fadam"
+    "apollo apollomini qapollo adamod diffgrad swats pid adamp sgdp kfac ekfac eva lomo adalomo adams conda focus "
+    "trac adalite pnm adapnm svrg saga sarah spider rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam "
+    "adanorm adashift avagrad nero gsam esam wsam fira spam stablespam kate amos larc ivon von vogn natgrad "
+    "sparseadam adago fadam"
 )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._protocol.container import TREES
 from .._protocol.entry import as_written
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
 from .._protocol.masks import AbstractLabels
@@ -25,8 +26,8 @@ from .chain import Chain
 
 # Rules on single entries. At the end of a chain, XLA fuses them with the sum of a parameter and its update; in the
 # rule on stacks, weight decay would copy every parameter into a stack.
-_ENTRYWISE = (AddDecayedWeights, DecayedStep, ProximalWeightDecay, Scale)
-_ENTRYWISE += (ScaleByLearningRate, ScaleByPath, ScaleByDepth)
+ENTRYWISE = (AddDecayedWeights, DecayedStep, ProximalWeightDecay, Scale)
+ENTRYWISE += (ScaleByLearningRate, ScaleByPath, ScaleByDepth)
 
 
 def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:
@@ -44,7 +45,7 @@ def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]
 
 def _is_entrywise(part: AbstractTransform) -> bool:
     """Whether it is a rule on single entries that has no state."""
-    if type(part) not in _ENTRYWISE or not isinstance(part, AbstractLeafwise):
+    if type(part) not in ENTRYWISE or not isinstance(part, AbstractLeafwise):
         return False
     # A rule with a schedule has a step count in its state, which the rules at the end would not keep.
     return is_empty(jax.eval_shape(part.init_leaf, jax.ShapeDtypeStruct((), jnp.float32)))
@@ -87,6 +88,8 @@ def refusal(transform: AbstractTransform) -> str | None:
         return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"
     if reads_all_updates(transform):
         return "looks at all arrays together"
+    if trees := [name for name in transform.needs if name in TREES]:
+        return f"reads `{trees[0]}`, which has an array for each parameter"
     # Under `vmap`, every row has the same path, so that a rule cannot tell one parameter from another.
     try:
         where = transform.where({"": np.zeros(())})

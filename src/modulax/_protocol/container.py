@@ -325,7 +325,7 @@ def only_state(state: State, cls: type, owner: str, remedy: str) -> Any:
 
 
 # Extra arguments that are always trees like the parameters, even if their leaves have other shapes.
-TREES = ("grad",)
+TREES = ("grad", "previous_grad")
 
 # Extra arguments that are functions of the parameters.
 FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")

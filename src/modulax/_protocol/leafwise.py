@@ -27,12 +27,12 @@ import numpy as np
 from jaxtyping import Array, PyTree
 from typing_extensions import TypeVar
 
-from .._support.arithmetic import at_least_float32, common_dtype, default_float, no_steps, real_dtype, safe_increment
+from .._support.arithmetic import at_least_float32, default_float, no_steps, safe_increment
 from .._support.failures import at_leaf, located
 from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
-from ..tree._leafmap import LeafFunction, map_leaves
+from ..tree._leafmap import LeafFunction, cast_all, map_leaves, promotion_of
 from ..tree._paths import leaf_paths
 from .leaf_states import init_leaves
 from .masks import select
@@ -177,6 +177,18 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         del now
         return own
 
+    def _read(self, updates: Updates, extra: Mapping[str, Any]) -> PyTree | None:
+        """Return a tree like the updates from the extra arguments, whose leaves are values of their own; None for none.
+
+        A rule that reads one overrides `_at_leaf` too, and names the argument in `needs` and in `TREES` of
+        `container.py`.
+
+        Args:
+            updates: the updates of the leaves that the rule applies to.
+            extra: the extra arguments of `update`.
+        """
+        del updates, extra
+
     def init(self, params: Params) -> StateT:
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
@@ -306,6 +318,8 @@ def _aligned(
     own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not _is_flag(x)}
     indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
     like = _selected(updates, chosen)
+    if (tree := rule._read(like, extra)) is not None:
+        own |= dict(zip(indices, jtu.tree_leaves(tree), strict=True))
     fields = _tree_fields(state)
     aligned = [align(getattr(state, field), like, f"{type(rule).__name__}.update") for field in fields]
     rows = zip(*(values for values, _ in aligned), strict=True) if fields else [()] * len(indices)
@@ -331,8 +345,8 @@ def _shared_values(one: _Aligned, updates: Updates, params: Params | None, extra
     columns = [[row[k] for row in one.rows.values()] for k in range(len(one.fields))]
     trees = {field: treedef.unflatten(column) for field, column in zip(one.fields, columns, strict=True)}
     everything = (dataclasses.replace(one.state, **trees), updates, params)
-    with _promotion(jtu.tree_leaves(everything)), located(name, "survey"):
-        return one.rule.survey(count, *_cast(everything, default_float()), **extra)
+    with promotion_of(jtu.tree_leaves(everything)), located(name, "survey"):
+        return one.rule.survey(count, *cast_all(everything, default_float()), **extra)
 
 
 def run_rules(
@@ -451,13 +465,13 @@ def _run_on_leaf(
     dtype = at_least_float32(g.dtype, *([] if p is None else [p.dtype]))
     u, p = g.astype(dtype), None if p is None else p.astype(dtype)
     new_rows = []
-    with _promotion([u]):
+    with promotion_of([u]):
         for one, pair, row in zip(aligned, rules, rows, strict=True):
             # Never below float32: `bfloat16(0.999)` is 1, and the bias correction would be zero.
-            rule, now = _cast(pair, dtype)
+            rule, now = cast_all(pair, dtype)
             name = type(rule).__name__
             with jax.named_scope(name), located(name, "update_leaf"):
-                u, state = rule.update_leaf(now, u, one.leaf_state(_cast(row, dtype)), p)
+                u, state = rule.update_leaf(now, u, one.leaf_state(cast_all(row, dtype)), p)
                 new_row = one.row_of(state)
                 before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, row), (u, new_row)))
                 if before != after:
@@ -467,22 +481,3 @@ def _run_on_leaf(
                     )
             new_rows.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_row, row))
     return u.astype(g.dtype), new_rows
-
-
-def _promotion(arrays: Sequence[Array]) -> contextlib.AbstractContextManager[None]:
-    """Allow dtype promotion if an array is complex: strict promotion forbids a real number times a complex array."""
-    is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays)
-    return jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
-
-
-def _cast(tree: PyTree, dtype: Any) -> PyTree:
-    """Cast real arrays to the real dtype of the precision of `dtype`, and complex arrays to the complex one."""
-
-    def cast(x: Any) -> Array:
-        if not hasattr(x, "dtype"):  # under `jax.disable_jit`, a number that a rule returns in `survey` is one here too
-            x = jnp.asarray(x)
-        if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            return x.astype(common_dtype(dtype, jnp.complex64))
-        return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    return jtu.tree_map(cast, tree)

@@ -245,13 +245,13 @@ def not_in(mask: Any) -> AbstractLabels:
 
 
 def mask_of(owner: object, mask: AbstractLabels, tree: PyTree, argument: str = "mask") -> list[bool]:
-    """The labels of a mask, which must be booleans."""
+    """The labels of a mask, which must be booleans; the owner is a transform, or its name."""
     labels = mask.labels(tree)
+    name = owner if isinstance(owner, str) else type(owner).__name__
     for path, label in zip(leaf_paths(tree), labels, strict=True):
         if not isinstance(label, bool):
             raise ValueError(
-                f"`{type(owner).__name__}({argument}=...)` needs `True` or `False` for every leaf, got {label!r} at "
-                f"`{path}`."
+                f"`{name}({argument}=...)` needs `True` or `False` for every leaf, got {label!r} at `{path}`."
             )
     return labels
 

@@ -86,12 +86,14 @@ class Effect(NamedTuple):
         is_fine: whether steps below the spacing of a low-precision parameter add up, because its state is finer or it
             rounds at random. Else `init` warns of a learning rate that is too small for the dtype.
         warnings: sentences on what is probably a mistake with these parameters, of which `init` warns.
+        notes: sentences for `describe` alone.
     """
 
     factors: Sequence[Any] | None = None
     frozen: Sequence[bool] | None = None
     is_fine: bool = False
     warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def _hashable(leaf: Any, transform: "AbstractTransform") -> Hashable:

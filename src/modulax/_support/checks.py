@@ -103,14 +103,15 @@ def check_setting(owner: object, field: dataclasses.Field) -> None:
             f"{order}.{hint and ' '}{hint}"
         )
     if least is not None and not (value is None and field.default is None):
-        check_integer(type(owner).__name__, field.name, value, least)
+        reason = getattr(value, "_why_not_a_number", str)()  # of a transform, for example
+        check_integer(type(owner).__name__, field.name, value, least, reason and f" {reason}")
 
 
 def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str = "") -> None:
     """Raise an error if an argument is not an integer, or is smaller than `least`."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         needed = "a positive integer" if least == 1 else f"an integer of at least {least}"
-        raise ValueError(f"`{owner}({name}=...)` must be {needed}, got {value!r}.{hint}")
+        raise ValueError(f"`{owner}({name}=...)` must be {needed}, got {brief(value)}.{hint}")
 
 
 class Requirement(NamedTuple):

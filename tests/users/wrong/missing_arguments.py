@@ -19,12 +19,14 @@ mx.AddNoise()  # wrong: reportCallIssue, call-arg
 mx.AggMo()  # wrong: reportCallIssue, call-arg
 mx.ApplyIfFinite()  # wrong: reportCallIssue, call-arg
 mx.CAME()  # wrong: reportCallIssue, call-arg
+mx.Cautious()  # wrong: reportCallIssue, call-arg
 mx.Clip()  # wrong: reportCallIssue, call-arg
 mx.ClipByBlockRMS()  # wrong: reportCallIssue, call-arg
 mx.ClipByGlobalNorm()  # wrong: reportCallIssue, call-arg
 mx.ConditionallyMask()  # wrong: reportCallIssue, call-arg
 mx.ConditionallyTransform()  # wrong: reportCallIssue, call-arg
 mx.DPSGD()  # wrong: reportCallIssue, call-arg
+mx.DiLoCo()  # wrong: reportCallIssue, call-arg
 mx.DifferentiallyPrivateAggregate()  # wrong: reportCallIssue, call-arg
 mx.Ema()  # wrong: reportCallIssue, call-arg
 mx.Flatten()  # wrong: reportCallIssue, call-arg
@@ -33,7 +35,9 @@ mx.FromFactory()  # wrong: reportCallIssue, call-arg
 mx.FromFunctions()  # wrong: reportCallIssue, call-arg
 mx.FromOptax()  # wrong: reportCallIssue, call-arg
 mx.Fromage()  # wrong: reportCallIssue, call-arg
+mx.GPAAdamW()  # wrong: reportCallIssue, call-arg
 mx.GaLore()  # wrong: reportCallIssue, call-arg
+mx.Grams()  # wrong: reportCallIssue, call-arg
 mx.Injected()  # wrong: reportCallIssue, call-arg
 mx.LAMB()  # wrong: reportCallIssue, call-arg
 mx.LARS()  # wrong: reportCallIssue, call-arg
@@ -58,6 +62,7 @@ mx.OptimisticGradientDescent()  # wrong: reportCallIssue, call-arg
 mx.ParamAverage()  # wrong: reportCallIssue, call-arg
 mx.ParamEMA()  # wrong: reportCallIssue, call-arg
 mx.Partition()  # wrong: reportCallIssue, call-arg
+mx.PrimalAveraging()  # wrong: reportCallIssue, call-arg
 mx.ProximalWeightDecay()  # wrong: reportCallIssue, call-arg
 mx.QHM()  # wrong: reportCallIssue, call-arg
 mx.RAdam()  # wrong: reportCallIssue, call-arg
