@@ -44,7 +44,7 @@ class ShampooState(AbstractState):
     `right` and `right_root` are None for vectors. `grafting_state` is the state of the transform whose norms are taken.
     """
 
-    mu: PyTree = like_params(moment=1.0)
+    mu: PyTree = like_params(exact=True, moment=1.0)
     left: PyTree = like_params(exact=True)
     right: PyTree = like_params(exact=True)
     left_root: PyTree = like_params(exact=True)
@@ -90,7 +90,8 @@ class ScaleByShampoo(AbstractContainer):
         b2: exponential decay rate $\beta_2$ of the outer products; 1 for their sum.
         b3: exponential decay rate of the average of momentum and gradient that is preconditioned; by default $\beta_1$,
             for the momentum itself.
-        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this.
+        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this. In float32, they are also at least
+            $10^{-6}$ times the largest one, and $10^{-3}$ times with `exponent=0.5` for matrices.
         precondition_frequency: number $k$ of steps between two computations of the roots.
         start: the first step with roots; by default $k$.
         block_size: the longest side of a block.
@@ -173,7 +174,7 @@ class ScaleByShampoo(AbstractContainer):
         zeros = [jnp.zeros(side, dtype) for side in sides]
         ones = [jnp.broadcast_to(jnp.eye(side[-1], dtype=dtype), side) for side in sides]
         right = (None, None) if matrix is None else (zeros[1], ones[1])
-        return _Leaf(zeros_in(p, None), zeros[0], right[0], ones[0], right[1])
+        return _Leaf(zeros_in(p, dtype), zeros[0], right[0], ones[0], right[1])
 
 
 def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
@@ -225,7 +226,8 @@ class _Rule(NamedTuple):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
-                for (i, side), (root,) in zip(own, in_batches(self._root(exponent), products), strict=True):
+                roots = in_batches(self._root(exponent, 2 if is_matrix else 1), products)
+                for (i, side), (root,) in zip(own, roots, strict=True):
                     new[i] = new[i]._replace(**{f"{side}_root": root})
             return new
 
@@ -236,10 +238,10 @@ class _Rule(NamedTuple):
             return jnp.round(self.now.precondition_frequency).astype(jnp.int32)
         return jnp.asarray(self.now.start, jnp.int32)
 
-    def _root(self, exponent: Any) -> Any:
+    def _root(self, exponent: Any, sides: int) -> Any:
         def root(x: Array) -> tuple[Array]:
             b2, p, eps, t = (scalar_like(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
-            return (inverse_root(x / jnp.where(b2 < 1, bias(b2, t), 1.0), p, eps),)
+            return (inverse_root(x / jnp.where(b2 < 1, bias(b2, t), 1.0), p, eps, sides),)
 
         return root
 
