@@ -115,6 +115,17 @@ def test_matrices_of_muon_and_the_rest():
     assert any(name.endswith("nu.w") for name in report.unused)
 
 
+def test_the_momentum_of_dion_is_an_average_at_full_rank_alone():
+    for beta, factor in ((0.8, 1), (0.0, 0)):
+        dion = mx.ScaleByDion(beta)
+        state, _ = checkpoint.carry(SGD, PARAMS, dion, after(dion))
+        expected = factor * mx.tree.get(after(SGD), "trace")["w"]
+        np.testing.assert_allclose(mx.tree.get(state, "trace")["w"], expected, rtol=1e-4, atol=1e-6)
+    dion = mx.ScaleByDion(0.8, rank=1)
+    _, report = checkpoint.carry(SGD, PARAMS, dion, after(dion))
+    assert report.fresh["inner.parts.trace.trace.w"] == "a sum without decay has no average"
+
+
 def of_numbers(optimizer: Any, params: Any, least: int = 1) -> Any:
     """A state with another number in each array; whole numbers are those of every dtype."""
     random = np.random.default_rng(0)

@@ -31,6 +31,13 @@ from .spread import tree_on_auto_axes
 BASES = ("shorter", "inputs")
 
 
+def _weight(rule: Any) -> Any:
+    """What makes the momentum an average of the gradients: of full rank, it is their sum by powers of β from β on."""
+    is_full = rule.rank is None and rule.rank_fraction == 1
+    # What directions of a lower rank leave out does not decay. With β = 0, the momentum is zero.
+    return ratio(1 - rule.beta, rule.beta) if is_full else 0
+
+
 class DionState(AbstractState):
     """State of `ScaleByDion`: the momentum, a basis of its row or column space, and the step count.
 
@@ -38,7 +45,7 @@ class DionState(AbstractState):
     are joined in one array, it has an axis for those of equal size, or is a tuple of such bases.
     """
 
-    mu: PyTree = like_params(moment=1.0)
+    mu: PyTree = like_params(moment=_weight)
     basis: PyTree = like_params(exact=True)
     count: Count = shared()
 
