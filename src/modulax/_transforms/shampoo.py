@@ -18,7 +18,7 @@ from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
-from ..tree._math import norm
+from ..numerics._norms import safe_norm
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
@@ -258,4 +258,4 @@ class _Rule(NamedTuple):
         if other is None:
             return jnp.where(has_roots, u, x)
         other = other.astype(u.dtype)
-        return jnp.where(has_roots, norm(other) / (norm(u) + _TINY) * u, other)
+        return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other)
