@@ -1,14 +1,14 @@
 """Variance reduction with the gradient of the step before, for MARS."""
 
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, safe_sqrt, zeros_in
+from .._support.arithmetic import zeros_in
 from .._support.checks import DECAY, NON_NEGATIVE
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
+from ..numerics._norms import safe_norm
 from .clipping import shrinking, shrunk
 
 
@@ -51,5 +51,5 @@ class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
         del now, p
         c = g + self.gamma * self.beta / (1 - self.beta) * (g - s.last)
         if self.max_norm is not None:
-            c = shrunk(c, shrinking(self.max_norm, safe_sqrt(jnp.sum(abs_sq(c)))))
+            c = shrunk(c, shrinking(self.max_norm, safe_norm(c, 0.0)))
         return c, ReduceVarianceState(last=g)
