@@ -106,6 +106,24 @@ def test_roots_amplify_no_rounding_errors():
             assert max(errors) < tolerance, (name, array, errors)
 
 
+def test_roots_that_exist_are_used_at_another_frequency():
+    """As after `replace(precondition_frequency=...)`. Where there are none, and `start` is past, they come at once."""
+    grads = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3, 3)))
+
+    def updates(frequencies: Any, start: int | None = None) -> Any:
+        def step(state: Any, now: Any) -> Any:
+            g, k = now
+            return mx.ScaleByShampoo(0.0, precondition_frequency=k, start=start).update(g, state)[::-1]
+
+        return jax.lax.scan(step, mx.ScaleByShampoo().init(grads[0]), (grads, frequencies))[1]
+
+    raised, lowered, always = np.asarray([[1] * 3 + [10] * 5, [10] * 4 + [3] * 4, [1] * 8], float)
+    found = jax.jit(jax.vmap(updates))(jnp.stack([raised, lowered, always]))
+    np.testing.assert_allclose(found[0], jax.jit(lambda k: updates(k, 1))(raised), rtol=1e-10)
+    np.testing.assert_allclose(found[1, :4], grads[:4], rtol=1e-10)
+    np.testing.assert_allclose(found[1, 4:6], found[2, 4:6], rtol=1e-10)
+
+
 def test_the_derivative_of_a_root_of_low_rank():
     """The root of a multiple is a multiple, whatever eigenvalues are raised to a fraction of the largest one."""
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
@@ -41,7 +41,8 @@ class ShampooState(AbstractState):
     """State of `ScaleByShampoo`: momentum, averages or sums of the outer products, and their inverse roots.
 
     The matrices are those of blocks: the first axes after those of a batch count the blocks of rows and of columns.
-    `right` and `right_root` are None for vectors. `grafting_state` is the state of the transform whose norms are taken.
+    `right` and `right_root` are None for vectors. `has_roots` tells whether roots have been computed; at first they are
+    identities. `grafting_state` is the state of the transform whose norms are taken.
     """
 
     mu: PyTree = like_params(exact=True, moment=1.0)
@@ -50,6 +51,7 @@ class ShampooState(AbstractState):
     left_root: PyTree = like_params(exact=True)
     right_root: PyTree = like_params(exact=True)
     count: Count = shared()
+    has_roots: Bool[Array, ""] = shared()
     grafting_state: State = nested()
 
 
@@ -127,7 +129,8 @@ class ScaleByShampoo(AbstractContainer):
         found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
         grafting = EmptyState() if self.grafting is None else self.grafting.init(params)
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
-        return ShampooState(*trees, count=jnp.zeros((), jnp.int32), grafting_state=grafting)
+        numbers = {"count": jnp.zeros((), jnp.int32), "has_roots": jnp.zeros((), bool)}
+        return ShampooState(*trees, **numbers, grafting_state=grafting)
 
     def update(
         self, updates: Updates, state: ShampooState, params: Params | None = None, **extra: Any
@@ -147,7 +150,8 @@ class ScaleByShampoo(AbstractContainer):
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
         before, rebuild = by_leaf(_Leaf, state, updates, "ScaleByShampoo.update")
-        rule = _Rule(now, safe_increment(state.count).astype(float))
+        count = safe_increment(state.count)
+        rule = _Rule(now, count.astype(float), _is_due(now, count, state.has_roots))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
             after = [gather(*row) for row in zip(matrices, leaves, before, strict=True)]
@@ -156,10 +160,11 @@ class ScaleByShampoo(AbstractContainer):
             found = [direct(*row) for row in zip(matrices, filtered, after, strict=True)]
         norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
         with jax.numpy_dtype_promotion("standard"):
-            out = [rule.grafted(*row) for row in zip(found, filtered, norms, strict=True)]
+            has_roots = state.has_roots | rule.is_due
+            out = [_grafted(has_roots, *row) for row in zip(found, filtered, norms, strict=True)]
         out = [u.astype(g.dtype) for u, g in zip(out, leaves, strict=True)]
-        count = safe_increment(state.count)
-        new = ShampooState(*by_field(after, rebuild), count=count, grafting_state=state.grafting_state)
+        numbers = {"count": count, "has_roots": has_roots}
+        new = ShampooState(*by_field(after, rebuild), **numbers, grafting_state=state.grafting_state)
         return treedef.unflatten(out), grafted, new
 
     def _matrices(self, tree: PyTree) -> list[Matrix | None]:
@@ -182,16 +187,33 @@ def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
     return blocks(x.reshape(x.size, 1) if matrix is None else matrix.of(x), now.block_size)
 
 
+def _is_due(now: ScaleByShampoo, count: Array, has_roots: Array) -> Array:
+    """Whether the step with this number, from one on, computes roots: those that exist are used until then."""
+    k = jnp.round(now.precondition_frequency).astype(jnp.int32)
+    start = k if now.start is None else now.start
+    return jnp.where(has_roots, count % k == 0, count >= start)
+
+
+def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None) -> Array:
+    """The direction with the norm of another one; until the first roots, this one alone."""
+    if other is None:
+        return jnp.where(has_roots, u, x)
+    other = other.astype(u.dtype)
+    return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other)
+
+
 class _Rule(NamedTuple):
     """The step of one leaf.
 
     Args:
         now: the transform, with numbers in the place of schedules.
         t: the number of this step, from one on.
+        is_due: whether it computes roots.
     """
 
     now: ScaleByShampoo
     t: Array
+    is_due: Array
 
     def gathered(self, matrix: Matrix | None, g: Array, s: _Leaf) -> _Leaf:
         """The state with the new momentum and outer products."""
@@ -215,9 +237,6 @@ class _Rule(NamedTuple):
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
-        step, start = self.t.astype(jnp.int32), self._start()
-        k = jnp.round(self.now.precondition_frequency).astype(jnp.int32)
-        is_due = (step >= start) & ((step % k == 0) | (step == start))
         places = sides_in(leaves)
 
         def fresh() -> list[_Leaf]:
@@ -231,12 +250,7 @@ class _Rule(NamedTuple):
                     new[i] = new[i]._replace(**{f"{side}_root": root})
             return new
 
-        return cond(is_due, fresh, lambda: leaves) if places else leaves
-
-    def _start(self) -> Array:
-        if self.now.start is None:
-            return jnp.round(self.now.precondition_frequency).astype(jnp.int32)
-        return jnp.asarray(self.now.start, jnp.int32)
+        return cond(self.is_due, fresh, lambda: leaves) if places else leaves
 
     def _root(self, exponent: Any, sides: int) -> Any:
         def root(x: Array) -> tuple[Array]:
@@ -251,11 +265,3 @@ class _Rule(NamedTuple):
         shape = (x.size, 1) if matrix is None else matrix.size
         y = unblocked(y, shape)
         return y.reshape(x.shape) if matrix is None else matrix.back(y)
-
-    def grafted(self, u: Array, x: Array, other: Array | None) -> Array:
-        """The direction with the norm of another one; until the first roots, this one alone."""
-        has_roots = self.t.astype(jnp.int32) >= self._start()
-        if other is None:
-            return jnp.where(has_roots, u, x)
-        other = other.astype(u.dtype)
-        return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other)
