@@ -7,6 +7,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, PyTree
 
 from .._protocol.container import AbstractContainer, part
@@ -37,6 +39,21 @@ from .spread import tree_on_auto_axes
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
 
 
+def _known(x: Any) -> Any:
+    """A number that decides what a state holds, or numbers of several members, in a form that can be compared."""
+    return x if x is None else "traced" if isinstance(x, Tracer) else np.asarray(x).tolist()
+
+
+def _root_form(rule: Any) -> Any:
+    """What the roots are."""
+    return _known(rule.exponent)
+
+
+def _product_form(rule: Any) -> Any:
+    """What the factors are: sums or averages, and of which products."""
+    return _known(rule.b2 if isinstance(rule.b2, Tracer) else np.asarray(rule.b2) < 1), rule.kl and _root_form(rule)
+
+
 class ShampooState(AbstractState):
     """State of `ScaleByShampoo`: momentum, averages or sums of the outer products, and their inverse roots.
 
@@ -46,10 +63,10 @@ class ShampooState(AbstractState):
     """
 
     mu: PyTree = like_params(exact=True, moment=1.0)
-    left: PyTree = like_params(exact=True)
-    right: PyTree = like_params(exact=True)
-    left_root: PyTree = like_params(exact=True)
-    right_root: PyTree = like_params(exact=True)
+    left: PyTree = like_params(exact=True, form=_product_form)
+    right: PyTree = like_params(exact=True, form=_product_form)
+    left_root: PyTree = like_params(exact=True, form=_root_form)
+    right_root: PyTree = like_params(exact=True, form=_root_form)
     count: Count = shared()
     has_roots: Bool[Array, ""] = shared()
     grafting_state: State = nested()
