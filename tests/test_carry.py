@@ -92,16 +92,39 @@ def test_what_options_keep_in_another_form_is_converted(old: Any, option: dict[s
     chex.assert_trees_all_equal(start, new.init(PARAMS))
 
 
-def test_what_options_keep_in_another_form_is_fresh():
-    old, new = mx.ScaleByAMSGrad(), mx.ScaleByAMSGrad(follow="optax")
+OTHER_FORMS = [
+    (mx.ScaleByAMSGrad(), {"follow": "optax"}, "nu_max"),
+    (mx.ScaleByShampoo(), {"b2": 0.9}, "left"),
+    (mx.ScaleByShampoo(b2=0.9), {"kl": True}, "left"),
+    (mx.ScaleByShampoo(b2=0.9), {"exponent": 0.5}, "left_root"),
+]
+
+
+@pytest.mark.parametrize("old, option, field", OTHER_FORMS, ids=lambda x: str(x) if isinstance(x, dict) else None)
+def test_what_options_keep_in_another_form_is_fresh(old: Any, option: dict[str, Any], field: str):
+    new = old.replace(**option)
     for pair in ((old, new), (new, old)):
         state, report = checkpoint.carry(pair[1], PARAMS, pair[0], after(pair[0], 2))
         chex.assert_trees_all_equal(state, pair[1].init(PARAMS))
-        assert "`nu_max`" in report.fresh["nu_max.w"]
-    uncorrected = old.replace(bias_correction_nu=False)  # for which the two are one
-    assert not checkpoint.carry(uncorrected, PARAMS, uncorrected.replace(follow="optax"), after(uncorrected, 2))[
-        1
-    ].fresh
+        assert f"`{field}`" in report.fresh[f"{field}.w"]
+
+
+def test_what_options_keep_in_one_form_goes_on():
+    uncorrected = mx.ScaleByAMSGrad(bias_correction_nu=False)  # for which the two are one
+    shampoo = mx.ScaleByShampoo(b2=0.9)
+    for old, option in ((uncorrected, {"follow": "optax"}), (shampoo, {"b2": jnp.asarray(0.99), "eps": 1e-6})):
+        assert not checkpoint.carry(old.replace(**option), PARAMS, old, after(old, 2))[1].fresh
+    state = shampoo.init(PARAMS)
+    reports = []
+
+    def carried(b2: Any) -> Any:
+        new = mx.ScaleByShampoo(b2=b2)
+        found, report = checkpoint.carry(new, PARAMS, new, state)
+        reports.append(report.fresh)
+        return found.count
+
+    jax.eval_shape(carried, 0.9)
+    assert reports == [{}]
 
 
 def test_matrices_of_muon_and_the_rest():
@@ -113,6 +136,17 @@ def test_matrices_of_muon_and_the_rest():
     np.testing.assert_array_equal(adam.nu["b"], after(ADAM).inner[0].nu["b"])
     assert int(adam.count) == 6
     assert any(name.endswith("nu.w") for name in report.unused)
+
+
+def test_the_momentum_of_dion_is_an_average_at_full_rank_alone():
+    for beta, factor in ((0.8, 1), (0.0, 0)):
+        dion = mx.ScaleByDion(beta)
+        state, _ = checkpoint.carry(SGD, PARAMS, dion, after(dion))
+        expected = factor * mx.tree.get(after(SGD), "trace")["w"]
+        np.testing.assert_allclose(mx.tree.get(state, "trace")["w"], expected, rtol=1e-4, atol=1e-6)
+    dion = mx.ScaleByDion(0.8, rank=1)
+    _, report = checkpoint.carry(SGD, PARAMS, dion, after(dion))
+    assert report.fresh["inner.parts.trace.trace.w"] == "a sum without decay has no average"
 
 
 def of_numbers(optimizer: Any, params: Any, least: int = 1) -> Any:

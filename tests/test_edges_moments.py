@@ -72,6 +72,28 @@ def test_gradients_whose_squares_overflow(name: str):
         assert np.all(np.isfinite(run(EDGES[name](), grads, jnp.float32)))
 
 
+@pytest.mark.parametrize(
+    "transform, sizes, degree",
+    [
+        (mx.ReduceVariance(), (1.0, 1e20, 1e37), 0),
+        (mx.ScaleBySOAP(normalize_grads=True), (1.0, 1e-27), 0),
+        (mx.ScaleByShampoo(grafting=mx.Identity()), (1.0, 1e20, 1e37), 1),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, mx.AbstractTransform) else None,
+)
+def test_norms_of_updates_do_not_over_or_underflow(transform: Any, sizes: tuple[float, ...], degree: int):
+    """A norm that was infinite or zero erased the update, or made it huge."""
+    norms = []
+    for size in sizes:
+        g = jnp.asarray([[3.0, -1.0], [1.0, 2.0]]) * size
+        u, state = g, transform.init(g)
+        for _ in range(2):
+            u, state = transform.update(g, state)
+        norms.append(np.linalg.norm(np.float64(u)) / size**degree)
+    np.testing.assert_allclose(norms, norms[0], rtol=1e-4)
+    assert norms[0] > 0.1
+
+
 @pytest.mark.parametrize("name", EDGES)
 def test_second_moments_do_not_stall_in_bfloat16(name: str):
     """In bfloat16, which has three digits, an average with weight 0.001 would never move."""

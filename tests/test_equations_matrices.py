@@ -243,6 +243,22 @@ def test_query_key_and_value_in_one_array_are_three_matrices(transform: Any):
     np.testing.assert_allclose(together["w"], expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("basis", ["shorter", "inputs"])
+def test_dion_trains_query_key_and_value_in_one_array_as_three_matrices(basis: str):
+    """Also with the factor of their shapes, from the same bases."""
+    parts = {name: gradients((3, n))[0] for name, n in (("query", 4), ("key", 4), ("value", 2))}
+    joined = {"w": np.concatenate(list(parts.values()), axis=-1).T}
+    apart = mx.Dion(1.0, consistent_rms=0.2, basis=basis)
+    together = apart.replace(roles=mx.roles(joined, {"w": mx.Attention(blocks=(4, 4, 2), fan_in=1, fan_out=0)}))
+    state = together.init(joined)
+    of_four, of_two = mx.tree.get(state, "basis")["w"]
+    bases = {"query": of_four[0], "key": of_four[1], "value": of_two}
+    expected, _ = apart.update(parts, mx.tree.set(apart.init(parts), basis=bases), parts)
+    found, state = together.update(joined, state, joined)
+    np.testing.assert_allclose(found["w"].T, np.concatenate([expected[n] for n in parts], axis=-1), rtol=1e-12)
+    together.update(joined, state, joined)
+
+
 def test_scion_chooses_norms_by_role():
     params = {name: start((4, 6)) for name in ("hidden", "embedding", "head", "norm")} | {"bias": start((6,))}
     given = {"embedding": mx.Embedding(fan_in=0, fan_out=1), "head": mx.Head(), "norm": mx.Gain()}

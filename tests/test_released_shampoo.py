@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
+from modulax._transforms.outer_products import inverse_root
 
 from .oracles.matrix_problem import NOISE, START, STEPS, gradient
 
@@ -76,3 +77,69 @@ def test_trajectories_are_those_of_released_code(name: str):
     points = jax.jit(lambda: trajectory(CASES[name]()))()
     for array, found in points.items():
         np.testing.assert_allclose(found, FROZEN[f"{name}/{array}"], rtol=1e-9, atol=1e-10, err_msg=array)
+
+
+LOW_RANK = {
+    "sum": mx.Shampoo(1.0),
+    "grafted": mx.Shampoo(1.0, b2=0.99, grafting=mx.ScaleByAdam()),
+    "kl": mx.KLShampoo(1.0, b2=0.99, exponent=0.5),
+}
+
+
+def test_roots_amplify_no_rounding_errors():
+    """In exact arithmetic, gradients have no part along the eigenvectors of zero; in any other one they have."""
+    rng = np.random.default_rng(0)
+    a, b, c, d, e = (rng.integers(-2, 3, shape) for shape in ((6, 2), (4, 2, 2), (2, 9), (4, 2), (2, 16)))
+    grads = {"w": a @ b @ c / 8, "b": d @ e / 8}  # exact in bfloat16
+
+    def updates(optimizer: Any, dtype: Any) -> Any:
+        steps = {name: jnp.asarray(g, dtype) for name, g in grads.items()}
+        zeros = jtu.tree_map(lambda g: jnp.zeros_like(g[0]), steps)
+        return jax.lax.scan(lambda s, g: optimizer.update(g, s, zeros)[::-1], optimizer.init(zeros), steps)[1]
+
+    @jax.jit
+    def found() -> Any:
+        double, half = ({x: updates(o, dtype) for x, o in LOW_RANK.items()} for dtype in (jnp.float64, jnp.bfloat16))
+        bits = {x: updates(mx.LowBit(o, min_size=1), jnp.float32) for x, o in LOW_RANK.items() if x != "grafted"}
+        return double, half, bits
+
+    double, *others = found()
+    for other, tolerance in zip(others, (1e-2, 1e-3), strict=True):
+        for name, array in [(name, array) for name in other for array in grads]:
+            u, v = (np.asarray(x[name][array], np.float64) for x in (double, other))
+            errors = [np.linalg.norm(x - y) / np.linalg.norm(x) for x, y in zip(u, v, strict=True)]
+            assert max(errors) < tolerance, (name, array, errors)
+
+
+def test_roots_that_exist_are_used_at_another_frequency():
+    """As after `replace(precondition_frequency=...)`. Where there are none, and `start` is past, they come at once."""
+    grads = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3, 3)))
+
+    def updates(frequencies: Any, start: int | None = None) -> Any:
+        def step(state: Any, now: Any) -> Any:
+            g, k = now
+            return mx.ScaleByShampoo(0.0, precondition_frequency=k, start=start).update(g, state)[::-1]
+
+        return jax.lax.scan(step, mx.ScaleByShampoo().init(grads[0]), (grads, frequencies))[1]
+
+    raised, lowered, always = np.asarray([[1] * 3 + [10] * 5, [10] * 4 + [3] * 4, [1] * 8], float)
+    found = jax.jit(jax.vmap(updates))(jnp.stack([raised, lowered, always]))
+    np.testing.assert_allclose(found[0], jax.jit(lambda k: updates(k, 1))(raised), rtol=1e-10)
+    np.testing.assert_allclose(found[1, :4], grads[:4], rtol=1e-10)
+    np.testing.assert_allclose(found[1, 4:6], found[2, 4:6], rtol=1e-10)
+
+
+def test_the_derivative_of_a_root_of_low_rank():
+    """The root of a multiple is a multiple, whatever eigenvalues are raised to a fraction of the largest one."""
+
+    def root(x: Any, p: Any = 0.3) -> Any:
+        return inverse_root(x, jnp.asarray(p), jnp.asarray(0.0), 1)
+
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    x = jnp.asarray(x @ x.T)
+    y, dy = jax.jvp(root, (x,), (x,))
+    np.testing.assert_allclose(dy, -0.3 * y, rtol=1e-6)
+    full, step = x + jnp.eye(5), 1e-5
+    _, dy = jax.jvp(root, (full, 0.3), (x, 1.0))
+    expected = (root(full + step * x, 0.3 + step) - root(full - step * x, 0.3 - step)) / (2 * step)
+    np.testing.assert_allclose(dy, expected, atol=1e-8)

@@ -39,7 +39,8 @@ class Shampoo(AbstractOptimizer):
         b2: exponential decay rate of the outer products; 1 for their sum, as above.
         b3: exponential decay rate of the average of momentum and gradient that is preconditioned; by default $\beta_1$,
             for the momentum itself.
-        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this.
+        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this. In float32, they are also at least
+            $10^{-6}$ times the largest one, and $10^{-3}$ times with `exponent=0.5` for matrices.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         precondition_frequency: number of steps between two computations of the roots.
         start: the first step with roots; by default that number.
@@ -106,7 +107,8 @@ class KLShampoo(AbstractOptimizer):
         learning_rate: learning rate $\eta$, a number or a schedule.
         b1: exponential decay rate $\beta_1$ of the momentum $m$.
         b2: exponential decay rate of the outer products; 1 for their sum, as above.
-        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this.
+        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this. In float32, they are also at least
+            $10^{-6}$ times the largest one, and $10^{-3}$ times with `exponent=0.5` for matrices.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         precondition_frequency: number of steps between two computations of the roots.
         start: the first step with roots; by default that number.

@@ -1,6 +1,7 @@
 """The direction of Dion: an orthonormal matrix of low rank, by one power step on a momentum that keeps the rest."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
@@ -30,13 +31,21 @@ from .spread import tree_on_auto_axes
 BASES = ("shorter", "inputs")
 
 
+def _weight(rule: Any) -> Any:
+    """What makes the momentum an average of the gradients: of full rank, it is their sum by powers of β from β on."""
+    is_full = rule.rank is None and rule.rank_fraction == 1
+    # What directions of a lower rank leave out does not decay. With β = 0, the momentum is zero.
+    return ratio(1 - rule.beta, rule.beta) if is_full else 0
+
+
 class DionState(AbstractState):
     """State of `ScaleByDion`: the momentum, a basis of its row or column space, and the step count.
 
-    Both are None for leaves that aren't matrices. The columns of `basis` have about unit length.
+    Both are None for leaves that aren't matrices. The columns of `basis` have about unit length. Where several matrices
+    are joined in one array, it has an axis for those of equal size, or is a tuple of such bases.
     """
 
-    mu: PyTree = like_params(moment=1.0)
+    mu: PyTree = like_params(moment=_weight)
     basis: PyTree = like_params(exact=True)
     count: Count = shared()
 
@@ -56,7 +65,7 @@ class ScaleByDion(AbstractTransform):
     where $\operatorname{qr}$ is the orthonormal factor of the QR decomposition, $Q$ has $r$ columns $j$, and
     $M_0 = 0$. The entries of $Q_0$ are standard normal. What the $r$ directions leave out stays in the momentum
     entirely: this is the feedback of the error. While a momentum is zero, so is the update, and $Q$ stays as it is.
-    Leaves that aren't matrices pass through unchanged.
+    Leaves that aren't matrices pass through unchanged. Query, key and value in one array are three matrices.
 
     Args:
         beta: decay rate $\beta$ of the part of the momentum that the update has.
@@ -117,12 +126,15 @@ class ScaleByDion(AbstractTransform):
         bases, rebuild_bases = align(state.basis, updates, "ScaleByDion.update")
         matrices = {i: m for i, m in enumerate(self._matrices(updates)) if m is not None}
         wide = jtu.tree_leaves(widened(updates))
-        sums = [self._turned(m, wide[i] + mu[i].astype(wide[i].dtype)) for i, m in matrices.items()]
+        pieces = {i: m.pieces(wide[i] + mu[i].astype(wide[i].dtype)) for i, m in matrices.items()}
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            found = in_batches(jax.jit(now._step), sums, [bases[i] for i in matrices])
-        for (i, matrix), (u, kept, basis) in zip(matrices.items(), found, strict=True):
-            leaves[i] = self._turned_back(matrix, u).astype(leaves[i].dtype)
-            mu[i], bases[i] = self._turned_back(matrix, kept).astype(mu[i].dtype), basis
+            sums = [self._turned(x, x) for xs in pieces.values() for x in xs]
+            found = iter(in_batches(jax.jit(now._step), sums, [q for i in pieces for q in jtu.tree_leaves(bases[i])]))
+        for i, matrix in matrices.items():
+            rows = [(self._turned(u, x), self._turned(m, x), q) for x, (u, m, q) in zip(pieces[i], found, strict=False)]
+            u, kept, basis = zip(*rows, strict=True)
+            leaves[i] = matrix.joined(u).astype(leaves[i].dtype)
+            mu[i], bases[i] = matrix.joined(kept).astype(mu[i].dtype), _one_or_all(basis)
         new = DionState(rebuild_mu(mu), rebuild_bases(bases), safe_increment(state.count))
         return treedef.unflatten(leaves), new
 
@@ -138,27 +150,30 @@ class ScaleByDion(AbstractTransform):
         specified: AbstractLabels = self.weight_dimension_numbers
         return matrices_of("ScaleByDion(weight_dimension_numbers=...)", specified, tree)
 
-    def _initial(self, p: Array, matrix: Matrix, k: Array) -> Array:
+    def _initial(self, p: Array, matrix: Matrix, k: Array) -> Array | tuple[Array, ...]:
         plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
-        *batch, _, length = jax.eval_shape(lambda x: self._turned(matrix, x), plain).shape
-        return jax.random.normal(k, (*batch, length, self._rank(matrix)), at_least_float32(p.dtype))
+        pieces = jax.eval_shape(matrix.pieces, plain)
+        keys = [k] if len(pieces) == 1 else jax.random.split(k, len(pieces))
+        dtype = at_least_float32(p.dtype)
+        return _one_or_all([self._random(x.shape, dtype, k) for x, k in zip(pieces, keys, strict=True)])
 
-    def _rank(self, matrix: Matrix) -> int:
-        most, unit = min(matrix.size), self.rank_multiple_of
+    def _random(self, shape: tuple[int, ...], dtype: DTypeLike, k: Array) -> Array:
+        *batch, rows, columns = shape
+        length = rows if self._is_turned(rows, columns) else columns
+        return jax.random.normal(k, (*batch, length, self._rank(min(rows, columns))), dtype)
+
+    def _rank(self, most: int) -> int:
+        unit = self.rank_multiple_of
         rank = self.rank or unit * math.ceil(self.rank_fraction * most / unit)
         return min(rank, most)
 
-    def _is_turned(self, matrix: Matrix) -> bool:
+    def _is_turned(self, inputs: int, outputs: int) -> bool:
         """Whether the basis belongs to the inputs, which are rows."""
-        inputs, outputs = matrix.size
         return self.basis == "inputs" or inputs <= outputs
 
-    def _turned(self, matrix: Matrix, x: Array) -> Array:
-        """The matrices, with the side of the basis as columns."""
-        return jnp.swapaxes(matrix.of(x), -2, -1) if self._is_turned(matrix) else matrix.of(x)
-
-    def _turned_back(self, matrix: Matrix, x: Array) -> Array:
-        return matrix.back(jnp.swapaxes(x, -2, -1) if self._is_turned(matrix) else x)
+    def _turned(self, x: Array, like: Array) -> Array:
+        """Matrices with the side of the basis as columns, by the shape of the matrices of a leaf; and the way back."""
+        return jnp.swapaxes(x, -2, -1) if self._is_turned(*like.shape[-2:]) else x
 
     def _step(self, x: Array, basis: Array) -> tuple[Array, Array, Array]:
         """The updates of a batch of matrices, their new momenta and bases."""
@@ -176,3 +191,8 @@ class ScaleByDion(AbstractTransform):
         u = jnp.where(is_zero, 0, product(p, adjoint(q)))
         kept = x - (1 - beta) * largest * product(p, adjoint(r))
         return u, kept, jnp.where(is_zero, basis, q.astype(basis.dtype))
+
+
+def _one_or_all(arrays: Sequence[Array]) -> Array | tuple[Array, ...]:
+    """What a leaf has: an array, or a tuple where matrices of several sizes are joined."""
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)

@@ -178,15 +178,23 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
     return out
 
 
-def inverse_root(x: Array, exponent: Array, eps: Array) -> Array:
+def inverse_root(x: Array, exponent: Array, eps: Array, sides: int) -> Array:
     r"""Return $(X + \varepsilon I)^{-p}$ of Hermitian matrices, by their eigenvalues, which are at least $\varepsilon$.
+
+    They are also at least a fraction of the largest one. A momentum within the range of $X$ has rounding errors outside
+    of it, which the root would multiply by up to $\varepsilon^{-p}$. With the fraction, the roots of all sides together
+    multiply them by at most $1 / \sqrt{8 u}$ times the factor of the largest eigenvalue, with the machine epsilon $u$.
 
     Args:
         x: Hermitian positive semidefinite matrices.
         exponent: the exponent $p$.
         eps: $\varepsilon$.
+        sides: the number of sides on which a matrix is multiplied by such a root.
     """
-    return _inverse_power(x + eps.astype(x.dtype) * _identities(x), exponent, eps)
+    total = jax.lax.stop_gradient(exponent) * sides
+    # Errors of eigenvalues were up to 3 u times the largest one, for 4 to 1024 rows.
+    fraction = (8 * jnp.finfo(x.dtype).eps) ** (1 / jnp.maximum(2 * total, 1))
+    return _inverse_power(x + eps.astype(x.dtype) * _identities(x), exponent, eps, fraction)
 
 
 def _identities(x: Array) -> Array:
@@ -194,32 +202,44 @@ def _identities(x: Array) -> Array:
 
 
 @jax.custom_jvp
-def _inverse_power(x: Array, exponent: Array, least: Array) -> Array:
-    values, vectors = _eigenvalues(x, least)
-    return product(vectors * (values**-exponent)[..., None, :].astype(x.dtype), adjoint(vectors))
+def _inverse_power(x: Array, exponent: Array, least: Array, fraction: Array) -> Array:
+    values, vectors = _eigenvalues(x)
+    powers = _raised(values, least, fraction) ** -exponent
+    return product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
 
 
-def _eigenvalues(x: Array, least: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors, all eigenvalues raised so that the smallest one has a least value."""
+def _eigenvalues(x: Array) -> tuple[Array, Array]:
+    """Eigenvalues, the largest one last, and eigenvectors."""
     # Within the decomposition, entries are squared.
     scale = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=jnp.finfo(x.dtype).tiny)
     values, vectors = jnp.linalg.eigh(x / scale.astype(x.dtype))
-    values *= scale[..., 0]
-    values += jnp.maximum(least - jnp.min(values, axis=-1, keepdims=True, initial=jnp.inf), 0)
-    return jnp.maximum(values, least), vectors  # beside a huge eigenvalue, the sum may have been rounded to zero
+    return values * scale[..., 0], vectors
+
+
+def _raised(values: Array, least: Array, fraction: Array) -> Array:
+    """Eigenvalues, at least a number, and at least a fraction of the largest one."""
+    return jnp.maximum(values, jnp.maximum(least, fraction * values[..., -1:]))
 
 
 @_inverse_power.defjvp
 def _inverse_power_jvp(primals, tangents):
     """By the divided differences of the function of an eigenvalue, which are finite for equal eigenvalues too."""
-    (x, exponent, least), (dx, d_exponent, _) = primals, tangents
-    values, vectors = _eigenvalues(x, least)
-    powers = values**-exponent
-    apart, slope = values[..., None, :] - values[..., :, None], -exponent * powers / values
+    (x, exponent, least, fraction), (dx, d_exponent, *_) = primals, tangents
+    values, vectors = _eigenvalues(x)
+    raised = _raised(values, least, fraction)
+    powers = raised**-exponent
+    slope = -exponent * powers / raised
+    apart = values[..., None, :] - values[..., :, None]
     differences = (powers[..., None, :] - powers[..., :, None]) * reciprocal(apart)
-    slopes = jnp.where(apart == 0, slope[..., None, :], differences)
-    inside = product(adjoint(vectors), product(dx, vectors)) * slopes.astype(x.dtype)
-    inside += (-jnp.log(values) * powers * d_exponent)[..., None, :].astype(x.dtype) * _identities(x)
+    own = jnp.where(raised == values, slope, 0)
+    slopes = jnp.where(apart == 0, own[..., None, :], differences)
+    turned = product(adjoint(vectors), product(dx, vectors))
+    inside = turned * slopes.astype(x.dtype)
+    # Eigenvalues that were raised to a fraction of the largest one change with it.
+    follows = (raised > values) & (raised > least)
+    d_largest = jnp.real(jnp.diagonal(turned, axis1=-2, axis2=-1)[..., -1:])
+    diagonal = jnp.where(follows, slope * fraction * d_largest, 0) - jnp.log(raised) * powers * d_exponent
+    inside += diagonal[..., None, :].astype(x.dtype) * _identities(x)
     root = product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
     return root, product(vectors, product(inside, adjoint(vectors)))
 

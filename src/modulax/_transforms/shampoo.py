@@ -7,7 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
@@ -18,7 +20,7 @@ from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
-from ..tree._math import norm
+from ..numerics._norms import safe_norm
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
@@ -37,19 +39,36 @@ from .spread import tree_on_auto_axes
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
 
 
+def _known(x: Any) -> Any:
+    """A number that decides what a state holds, or numbers of several members, in a form that can be compared."""
+    return x if x is None else "traced" if isinstance(x, Tracer) else np.asarray(x).tolist()
+
+
+def _root_form(rule: Any) -> Any:
+    """What the roots are."""
+    return _known(rule.exponent)
+
+
+def _product_form(rule: Any) -> Any:
+    """What the factors are: sums or averages, and of which products."""
+    return _known(rule.b2 if isinstance(rule.b2, Tracer) else np.asarray(rule.b2) < 1), rule.kl and _root_form(rule)
+
+
 class ShampooState(AbstractState):
     """State of `ScaleByShampoo`: momentum, averages or sums of the outer products, and their inverse roots.
 
     The matrices are those of blocks: the first axes after those of a batch count the blocks of rows and of columns.
-    `right` and `right_root` are None for vectors. `grafting_state` is the state of the transform whose norms are taken.
+    `right` and `right_root` are None for vectors. `has_roots` tells whether roots have been computed; at first they are
+    identities. `grafting_state` is the state of the transform whose norms are taken.
     """
 
-    mu: PyTree = like_params(moment=1.0)
-    left: PyTree = like_params(exact=True)
-    right: PyTree = like_params(exact=True)
-    left_root: PyTree = like_params(exact=True)
-    right_root: PyTree = like_params(exact=True)
+    mu: PyTree = like_params(exact=True, moment=1.0)
+    left: PyTree = like_params(exact=True, form=_product_form)
+    right: PyTree = like_params(exact=True, form=_product_form)
+    left_root: PyTree = like_params(exact=True, form=_root_form)
+    right_root: PyTree = like_params(exact=True, form=_root_form)
     count: Count = shared()
+    has_roots: Bool[Array, ""] = shared()
     grafting_state: State = nested()
 
 
@@ -90,7 +109,8 @@ class ScaleByShampoo(AbstractContainer):
         b2: exponential decay rate $\beta_2$ of the outer products; 1 for their sum.
         b3: exponential decay rate of the average of momentum and gradient that is preconditioned; by default $\beta_1$,
             for the momentum itself.
-        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this.
+        eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this. In float32, they are also at least
+            $10^{-6}$ times the largest one, and $10^{-3}$ times with `exponent=0.5` for matrices.
         precondition_frequency: number $k$ of steps between two computations of the roots.
         start: the first step with roots; by default $k$.
         block_size: the longest side of a block.
@@ -126,7 +146,8 @@ class ScaleByShampoo(AbstractContainer):
         found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
         grafting = EmptyState() if self.grafting is None else self.grafting.init(params)
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
-        return ShampooState(*trees, count=jnp.zeros((), jnp.int32), grafting_state=grafting)
+        numbers = {"count": jnp.zeros((), jnp.int32), "has_roots": jnp.zeros((), bool)}
+        return ShampooState(*trees, **numbers, grafting_state=grafting)
 
     def update(
         self, updates: Updates, state: ShampooState, params: Params | None = None, **extra: Any
@@ -146,7 +167,8 @@ class ScaleByShampoo(AbstractContainer):
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
         before, rebuild = by_leaf(_Leaf, state, updates, "ScaleByShampoo.update")
-        rule = _Rule(now, safe_increment(state.count).astype(float))
+        count = safe_increment(state.count)
+        rule = _Rule(now, count.astype(float), _is_due(now, count, state.has_roots))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
             after = [gather(*row) for row in zip(matrices, leaves, before, strict=True)]
@@ -155,10 +177,11 @@ class ScaleByShampoo(AbstractContainer):
             found = [direct(*row) for row in zip(matrices, filtered, after, strict=True)]
         norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
         with jax.numpy_dtype_promotion("standard"):
-            out = [rule.grafted(*row) for row in zip(found, filtered, norms, strict=True)]
+            has_roots = state.has_roots | rule.is_due
+            out = [_grafted(has_roots, *row) for row in zip(found, filtered, norms, strict=True)]
         out = [u.astype(g.dtype) for u, g in zip(out, leaves, strict=True)]
-        count = safe_increment(state.count)
-        new = ShampooState(*by_field(after, rebuild), count=count, grafting_state=state.grafting_state)
+        numbers = {"count": count, "has_roots": has_roots}
+        new = ShampooState(*by_field(after, rebuild), **numbers, grafting_state=state.grafting_state)
         return treedef.unflatten(out), grafted, new
 
     def _matrices(self, tree: PyTree) -> list[Matrix | None]:
@@ -173,12 +196,27 @@ class ScaleByShampoo(AbstractContainer):
         zeros = [jnp.zeros(side, dtype) for side in sides]
         ones = [jnp.broadcast_to(jnp.eye(side[-1], dtype=dtype), side) for side in sides]
         right = (None, None) if matrix is None else (zeros[1], ones[1])
-        return _Leaf(zeros_in(p, None), zeros[0], right[0], ones[0], right[1])
+        return _Leaf(zeros_in(p, dtype), zeros[0], right[0], ones[0], right[1])
 
 
 def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
     """The blocks of a matrix; anything else is one column."""
     return blocks(x.reshape(x.size, 1) if matrix is None else matrix.of(x), now.block_size)
+
+
+def _is_due(now: ScaleByShampoo, count: Array, has_roots: Array) -> Array:
+    """Whether the step with this number, from one on, computes roots: those that exist are used until then."""
+    k = jnp.round(now.precondition_frequency).astype(jnp.int32)
+    start = k if now.start is None else now.start
+    return jnp.where(has_roots, count % k == 0, count >= start)
+
+
+def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None) -> Array:
+    """The direction with the norm of another one; until the first roots, this one alone."""
+    if other is None:
+        return jnp.where(has_roots, u, x)
+    other = other.astype(u.dtype)
+    return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other)
 
 
 class _Rule(NamedTuple):
@@ -187,10 +225,12 @@ class _Rule(NamedTuple):
     Args:
         now: the transform, with numbers in the place of schedules.
         t: the number of this step, from one on.
+        is_due: whether it computes roots.
     """
 
     now: ScaleByShampoo
     t: Array
+    is_due: Array
 
     def gathered(self, matrix: Matrix | None, g: Array, s: _Leaf) -> _Leaf:
         """The state with the new momentum and outer products."""
@@ -214,9 +254,6 @@ class _Rule(NamedTuple):
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
-        step, start = self.t.astype(jnp.int32), self._start()
-        k = jnp.round(self.now.precondition_frequency).astype(jnp.int32)
-        is_due = (step >= start) & ((step % k == 0) | (step == start))
         places = sides_in(leaves)
 
         def fresh() -> list[_Leaf]:
@@ -225,21 +262,17 @@ class _Rule(NamedTuple):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
-                for (i, side), (root,) in zip(own, in_batches(self._root(exponent), products), strict=True):
+                roots = in_batches(self._root(exponent, 2 if is_matrix else 1), products)
+                for (i, side), (root,) in zip(own, roots, strict=True):
                     new[i] = new[i]._replace(**{f"{side}_root": root})
             return new
 
-        return cond(is_due, fresh, lambda: leaves) if places else leaves
+        return cond(self.is_due, fresh, lambda: leaves) if places else leaves
 
-    def _start(self) -> Array:
-        if self.now.start is None:
-            return jnp.round(self.now.precondition_frequency).astype(jnp.int32)
-        return jnp.asarray(self.now.start, jnp.int32)
-
-    def _root(self, exponent: Any) -> Any:
+    def _root(self, exponent: Any, sides: int) -> Any:
         def root(x: Array) -> tuple[Array]:
             b2, p, eps, t = (scalar_like(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
-            return (inverse_root(x / jnp.where(b2 < 1, bias(b2, t), 1.0), p, eps),)
+            return (inverse_root(x / jnp.where(b2 < 1, bias(b2, t), 1.0), p, eps, sides),)
 
         return root
 
@@ -249,11 +282,3 @@ class _Rule(NamedTuple):
         shape = (x.size, 1) if matrix is None else matrix.size
         y = unblocked(y, shape)
         return y.reshape(x.shape) if matrix is None else matrix.back(y)
-
-    def grafted(self, u: Array, x: Array, other: Array | None) -> Array:
-        """The direction with the norm of another one; until the first roots, this one alone."""
-        has_roots = self.t.astype(jnp.int32) >= self._start()
-        if other is None:
-            return jnp.where(has_roots, u, x)
-        other = other.astype(u.dtype)
-        return jnp.where(has_roots, norm(other) / (norm(u) + _TINY) * u, other)

@@ -28,6 +28,7 @@ from .._support.checks import AT_LEAST_ONE, DECAY
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
+from ..numerics._norms import safe_root_mean_squares
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
@@ -193,7 +194,7 @@ def _step(
         }
         s = s._replace(**products)
     if now.normalize_grads:
-        u = u / (_LEAST + safe_sqrt(jnp.mean(abs_sq(u))))
+        u = u / (_LEAST + safe_root_mean_squares(u, 0.0))
     kept = [jnp.where(is_first, old, new.astype(old.dtype)) for old, new in ((s.mu, mu), (s.nu, nu))]
     return jnp.where(is_first, 0, u).astype(g.dtype), s._replace(mu=kept[0], nu=kept[1])
 

@@ -9,10 +9,11 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, safe_sqrt, zeros_in
+from .._support.arithmetic import zeros_in
 from .._support.checks import DECAY, NON_NEGATIVE, listing
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
+from ..numerics._norms import safe_norm
 from ..tree._math import trainable
 from ..tree._paths import leaf_paths, leaves_by_names, named_leaves
 from .clipping import shrinking, shrunk
@@ -102,5 +103,5 @@ class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
         last = jnp.where(now.is_first, 0, now.gradient) if self.exact else s.last
         c = g + self.gamma * self.beta / (1 - self.beta) * (g - last)
         if self.max_norm is not None:
-            c = shrunk(c, shrinking(self.max_norm, safe_sqrt(jnp.sum(abs_sq(c)))))
+            c = shrunk(c, shrinking(self.max_norm, safe_norm(c, 0.0)))
         return c, ReduceVarianceState(last=None if self.exact else g)
