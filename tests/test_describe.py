@@ -135,7 +135,7 @@ def test_every_column_with_a_schedule_has_its_values_where_the_number_was(mask: 
 
 
 def test_factors_that_follow_multiply_the_learning_rate():
-    """Those before it scale the gradients, and those inside an optimizer belong to its algorithm."""
+    """Those before it scale the gradients. Those inside an optimizer follow a rate too, or belong to its algorithm."""
     params = {"w": jnp.ones(2), "b": jnp.ones(2)}
 
     def rates(*parts: Any) -> list[str]:
@@ -153,6 +153,22 @@ def test_factors_that_follow_multiply_the_learning_rate():
     )
     assert rates(modulax.SGD(0.1), modulax.Scale(-1.0)) == ["-0.1"] * 2
     assert rates(modulax.ScaleByAdam(), modulax.Scale(-0.1)) == [""] * 2
+    assert rates(modulax.Rprop(0.1), modulax.Scale(-1.0)) == ["-0.1"] * 2
+
+    def scaled(rate: Any) -> modulax.Chain:
+        return modulax.Chain(modulax.SGD(rate), modulax.ScaleByPath({"w": 10.0, "*": 0.5}))
+
+    class Own(modulax.AbstractOptimizer):
+        rate: Any = modulax.number(0.1)
+
+        def transform(self):
+            return scaled(self.rate)
+
+    injected = modulax.inject_hyperparams(scaled)(rate=0.1)
+    for optimizer in (scaled(0.1), injected, modulax.FromFactory(scaled, rate=0.1), Own()):
+        for state in (None, optimizer.init(params)):
+            shown = modulax.describe(optimizer, params, state)
+            assert [row.learning_rate for row in shown.leaves] == ["0.05", "1.0"]
 
 
 def test_multipliers_by_path_and_depth_are_in_the_learning_rate():

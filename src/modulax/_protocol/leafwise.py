@@ -24,7 +24,6 @@ from typing import Any, Generic, NamedTuple, Self, cast
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, PyTree
 from typing_extensions import TypeVar
@@ -36,7 +35,7 @@ from .._support.types import Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import LeafFunction, in_groups, map_leaves
 from ..tree._paths import leaf_paths
-from .masks import select
+from .masks import applies_to, is_flag, select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
@@ -199,17 +198,6 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         return updates, state
 
 
-def applies_to(rule: AbstractLeafwise, tree: PyTree) -> list[bool]:
-    """Return whether a rule applies to each leaf, in JAX's order."""
-    found = rule.where(tree)
-    leaves = jtu.tree_leaves(tree)
-    return [True] * len(leaves) if found is None else [not _is_flag(x) or bool(x) for x in found]
-
-
-def _is_flag(x: Any) -> bool:
-    return isinstance(x, (bool, np.bool_))
-
-
 # The rule is an argument, so that rules that differ in numbers alone share the compiled function.
 @jax.jit
 def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
@@ -314,7 +302,7 @@ def _aligned(
     rule = rule.at(state)
     AbstractTransform._check_call(rule, updates, params, extra)
     chosen = applies_to(rule, updates)
-    own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not _is_flag(x)}
+    own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not is_flag(x)}
     indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
     like = _selected(updates, chosen)
     fields = _tree_fields(state)

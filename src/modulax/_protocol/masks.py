@@ -261,6 +261,22 @@ def mask_or_all(owner: object, mask: AbstractLabels | None, tree: PyTree, argume
     return None if mask is None else mask_of(owner, mask, tree, argument)
 
 
+def applies_to(rule: Any, tree: PyTree) -> list[bool]:
+    """Return whether a rule on one array applies to each leaf, in JAX's order.
+
+    Args:
+        rule: the rule, an `AbstractLeafwise`.
+        tree: the parameters, or a tree like them.
+    """
+    found = rule.where(tree)
+    return [True] * len(jtu.tree_leaves(tree)) if found is None else [not is_flag(x) or bool(x) for x in found]
+
+
+def is_flag(x: Any) -> bool:
+    """Whether what `where` returns for a leaf says whether the rule applies, and is no number for it."""
+    return isinstance(x, (bool, np.bool_))
+
+
 def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:
     """Replace the chosen leaves of a tree by the leaves of `part`, which has only these."""
     leaves, treedef = jtu.tree_flatten(tree)
