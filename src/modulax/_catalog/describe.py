@@ -248,6 +248,7 @@ def _known_course(schedule: AbstractSchedule) -> str | None:
     values = values_over_steps(schedule)
     if values is None:
         return None
+    values = values + 0.0  # without the sign of -0
     low, high, (first, last) = values.min(), values.max(), values[[0, -1]]
     turns = [v for v in (high, low) if not np.isclose(v, [first, last], rtol=0.05, atol=0.01 * high).any()]
     texts = dict.fromkeys([f"{first:.2g}", *(f"{v:.2g}" for v in turns)])
