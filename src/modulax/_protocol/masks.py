@@ -80,6 +80,18 @@ class AbstractLabels(abc.ABC):
         """Return what the labels were made of, a tree of plain values or a `Call`; the labels themselves otherwise."""
         return self
 
+    def patterns(self) -> list[tuple[str, Any]]:
+        """Return the patterns that the labels are made of, as texts, each with its label; empty if there are none."""
+        return []
+
+    def winners(self, tree: PyTree) -> list[str | None]:
+        """Return the pattern by which each leaf has its label, in JAX's order; None if it has it without one.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+        return [None] * len(jtu.tree_leaves(tree))
+
 
 class _Function(AbstractLabels):
     """Labels from a function of the tree that returns a tree of labels."""
