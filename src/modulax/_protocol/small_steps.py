@@ -20,7 +20,7 @@ from .._support.checks import listing
 from ..tree._paths import leaves_with_paths
 from .hyperparameters import AbstractHyperparameters
 from .masks import select
-from .rates import Rate, is_optimizer, rates_of
+from .rates import Rate, rates_of
 from .schedule import AbstractSchedule, is_schedule, title, values_over_steps
 
 
@@ -152,6 +152,6 @@ def not_numbers(transform: Any) -> Iterator[str]:
         values = None if isinstance(value, AbstractSchedule) else _values(value)
         if values is not None and np.isnan(values):
             yield f"the {name.replace('_', ' ')} of `{type(transform).__name__}` is NaN."
-    if not is_optimizer(transform):  # whose parts have the numbers of its fields
+    if not hasattr(transform, "transform"):  # an optimizer, whose parts have the numbers of its fields
         for part in transform.each_part():
             yield from not_numbers(part.transform)
