@@ -8,6 +8,7 @@ freezes. The learning rate is that of `rates_of`, with the factors that follow, 
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -25,7 +26,6 @@ from .._protocol.container import check_optimizer
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, applies_to, mask_of, select
-from .._protocol.passed_on import fields_of
 from .._protocol.rates import Rate, parts_over_run, rates_of
 from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
 from .._protocol.small_steps import lost_steps, warnings_in
@@ -166,8 +166,10 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
     transform, state = outer.transform, outer.state
     parts = parts_over_run(transform, state)
     for part in parts:
-        if not part.auxiliary:
-            _walk_part(part, tree, rows, notes)
+        # Inside `Flatten`, patterns are for the paths of other arrays.
+        with contextlib.suppress(*() if transform._gives_gradients else (ValueError,)):
+            if not part.auxiliary:
+                _walk_part(part, tree, rows, notes)
     own_rows = _chosen(rows, applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None)
     if isinstance(transform, AbstractLeafwise) and isinstance(
         labels := getattr(transform, "mask", None), AbstractLabels
@@ -229,7 +231,7 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
     of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
-            if not fields_of(x) and (course := _course(x)):
+            if (course := _course(x)) and not x._origin():
                 yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
 
 

@@ -44,6 +44,9 @@ class PassedOn(AbstractSchedule):
     def _title(self) -> str:
         return _titles(self.schedules, self.optimizer is not None)
 
+    def _origin(self) -> tuple[str, ...]:
+        return self.fields
+
 
 class PassedOnWithState(AbstractStatefulSchedule):
     """A number inside an optimizer that depends on stateful schedules, of which the values over a run are not known.
@@ -75,10 +78,8 @@ class PassedOnWithState(AbstractStatefulSchedule):
     def _title(self) -> str:
         return self.name
 
-
-def fields_of(x: Any) -> tuple[str, ...]:
-    """The fields of an optimizer whose schedules a number that it passes on follows; none for anything else."""
-    return x.fields if isinstance(x, (PassedOn, PassedOnWithState)) else ()
+    def _origin(self) -> tuple[str, ...]:
+        return self.fields
 
 
 def _titles(schedules: Sequence[Any], is_computed: bool) -> str:

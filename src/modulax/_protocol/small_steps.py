@@ -20,7 +20,7 @@ from .._support.checks import listing
 from ..tree._paths import leaves_with_paths
 from .hyperparameters import AbstractHyperparameters
 from .masks import select
-from .rates import Rate, rates_of
+from .rates import Rate, parts_over_run, rates_of
 from .schedule import AbstractSchedule, is_schedule, title, values_over_steps
 
 
@@ -133,9 +133,12 @@ def warnings_in(transform: Any, tree: PyTree, most: float = 50.0) -> Iterator[st
     """
     yield from transform._effect(tree).warnings
     rate = getattr(transform, "learning_rate", None)
-    if isinstance(rate, AbstractSchedule) and getattr(transform, "flip_sign", True):
+    is_schedule_here = isinstance(rate, AbstractSchedule) and "learning_rate" not in rate._origin()
+    if is_schedule_here and getattr(transform, "flip_sign", True):
         yield from wrong_rate(type(transform).__name__, rate, most)
-    for part in transform.each_part():
+    # That of an optimizer with a learning rate of its own is not looked at again inside.
+    is_one = rate is not None and getattr(transform, "adam_learning_rate", None) is None
+    for part in transform.each_part() if is_one else parts_over_run(transform):
         with contextlib.suppress(ValueError):  # inside `Flatten`, patterns are for the paths of other arrays
             seen = tree if part.receives is None else select(tree, part.receives(tree))
             yield from list(warnings_in(part.transform, seen, most))
