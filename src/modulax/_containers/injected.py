@@ -184,6 +184,7 @@ class Injected(AbstractContainer):
             a hyperparameter is zero in it or outside of its range, as a decay of 0.999 is, which bfloat16 rounds to 1.
     """
 
+    _keeps_direction: ClassVar[bool] = True
     _keeps_gradients: ClassVar[bool] = True
 
     inner: AbstractTransform = required_part()

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer
-from .._protocol.leafwise import AbstractLeafwise, applies_to
-from .._protocol.masks import AbstractLabels, mask_of, received, select
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.masks import AbstractLabels, applies_to, mask_of, received, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, Effect, Part
 from .._support.types import Params

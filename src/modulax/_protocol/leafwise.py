@@ -23,7 +23,6 @@ from typing import Any, Generic, NamedTuple, Self, cast
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, PyTree
 from typing_extensions import TypeVar
 
@@ -35,7 +34,7 @@ from ..tree._align import align
 from ..tree._leafmap import LeafFunction, cast_all, map_leaves, promotion_of
 from ..tree._paths import leaf_paths
 from .leaf_states import init_leaves
-from .masks import select
+from .masks import applies_to, is_flag, select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
@@ -229,17 +228,6 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         return updates, state
 
 
-def applies_to(rule: AbstractLeafwise, tree: PyTree) -> list[bool]:
-    """Return whether a rule applies to each leaf, in JAX's order."""
-    found = rule.where(tree)
-    leaves = jtu.tree_leaves(tree)
-    return [True] * len(leaves) if found is None else [not _is_flag(x) or bool(x) for x in found]
-
-
-def _is_flag(x: Any) -> bool:
-    return isinstance(x, (bool, np.bool_))
-
-
 def _counter(state: State) -> dataclasses.Field | None:
     """The field of the state that is declared with `counter()`, if there is one."""
     return next((f for f in dataclasses.fields(state) if "counts" in f.metadata), None)
@@ -315,7 +303,7 @@ def _aligned(
     rule = rule.at(state)
     AbstractTransform._check_call(rule, updates, params, extra)
     chosen = applies_to(rule, updates)
-    own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not _is_flag(x)}
+    own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not is_flag(x)}
     indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
     like = _selected(updates, chosen)
     if (tree := rule._read(like, extra)) is not None:

@@ -55,6 +55,10 @@ class AbstractArithmetic(AbstractHyperparameters):
     def _title(self) -> str:
         return type(self).__name__
 
+    def _origin(self) -> tuple[str, ...]:
+        """Return the fields of the optimizer whose schedules a number inside it follows; nothing for others."""
+        return ()
+
     def _why_not_a_number(self) -> str | None:
         """Return why this schedule cannot be the value of a hyperparameter: None, except for a wrapped function."""
 

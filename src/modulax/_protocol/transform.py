@@ -298,8 +298,9 @@ class AbstractTransform(AbstractHyperparameters):
         the step that led to this state (in the first step, if there was none); what a `Monitor` measured; and what the
         classes of states declare with `shared(metric=True)`, such as the step count, the number of skipped steps and
         the factor of `ReduceOnPlateau`. Names that occur several times begin with the name of the part, such as
-        `body.learning_rate`, or with the pattern of a multiplier, as in `embed.*.learning_rate`. A stateful schedule
-        has its value at the next step, and so has arithmetic with one.
+        `body.learning_rate`. The learning rates of a multiplier, with all factors that follow, begin with its pattern,
+        as `embed.*.learning_rate`; where groups or frozen parameters divide them, only a moment in the state tells
+        which there are. A stateful schedule has its value at the next step, and so has arithmetic with one.
 
         Inside `jit` it adds the schedules to the program, and nothing else.
 
@@ -308,8 +309,8 @@ class AbstractTransform(AbstractHyperparameters):
         """
         state = without_variables(state)
         with at_last_step(), with_factors():
-            now = self.at(state)
-        return by_short_names([*hyperparameters_in_force(self, now), *measured_in(state)])
+            found = list(hyperparameters_in_force(self, self.at(state), state))
+        return by_short_names([*found, *measured_in(state)])
 
     def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
         """The factors that are in the state and not in a field, with their paths."""

@@ -75,6 +75,14 @@ class _ByRole(AbstractLabels):
     def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
         return dataclasses.replace(self, roles=self.roles.bound(find))
 
+    def patterns(self) -> list[tuple[str, Any]]:
+        return [(kind.__name__, label) for kind, label in self.groups]
+
+    def winners(self, tree: PyTree) -> list[str | None]:
+        kinds = [kind for kind, _ in self.groups]
+        roles = self.roles.labels(tree)
+        return [next((kind.__name__ for kind in kinds if isinstance(role, kind)), None) for role in roles]
+
     def plain(self) -> Call:
         return Call("by_role", {"groups": OrderedDict(self.groups), "default": self.default, "roles": self.roles})
 
