@@ -26,8 +26,9 @@ from .._protocol.container import check_optimizer
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, applies_to, mask_of, select
+from .._protocol.over_steps import values_over_steps
 from .._protocol.rates import Rate, parts_over_run, rates_of
-from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
+from .._protocol.schedule import AbstractSchedule, is_schedule, title
 from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Part
 from .._roles.find import model_of, table_of

@@ -10,7 +10,8 @@ from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, number, required_number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import AbstractSchedule, at_all_magnitudes, has_stateful_schedule, title
+from .._protocol.over_steps import at_all_magnitudes
+from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, title
 from .._support.checks import DECAY, POSITIVE
 from .._support.module import with_fields
 from .._transforms.adam import ScaleByAdam

@@ -20,8 +20,9 @@ from .._support.checks import listing
 from ..tree._paths import leaves_with_paths
 from .hyperparameters import AbstractHyperparameters
 from .masks import select
+from .over_steps import values_over_steps
 from .rates import Rate, parts_over_run, rates_of
-from .schedule import AbstractSchedule, is_schedule, title, values_over_steps
+from .schedule import AbstractSchedule, is_schedule, title
 
 
 def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
