@@ -86,6 +86,7 @@ from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.apollo import Apollo as Apollo, ApolloMini as ApolloMini
 from ._optimizers.came import CAME as CAME
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
@@ -191,6 +192,7 @@ from ._transforms.ademamix import (
 )
 from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
 from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
+from ._transforms.apollo import ScaleByApollo as ScaleByApollo
 from ._transforms.backtracking import (
     ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
     value_and_grad_from_state as value_and_grad_from_state,

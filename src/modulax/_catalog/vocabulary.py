@@ -175,7 +175,7 @@ SCHEDULES = {
 
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
-    "kron psgd psgdkron mars marsadamw apollo apollomini qapollo grams tiger adamod diffgrad "
+    "kron psgd psgdkron mars marsadamw qapollo grams tiger adamod diffgrad "
     "qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo adalomo adams conda focus trac adalite pnm "
     "adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam "
     "adanorm adashift avagrad nero gsam esam wsam fira muonclip spam stablespam kate amos larc ivon von vogn natgrad "
