@@ -77,6 +77,8 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
         _rate(rate), min_dim_size_to_factor=2, multiply_by_parameter_scale=False, momentum=0.9
     ),
     "AdamMini": lambda rate: mx.AdamMini(_rate(rate)),
+    "Apollo": lambda rate: mx.Apollo(_rate(rate), 4, 50),
+    "ApolloMini": lambda rate: mx.ApolloMini(_rate(rate), scale=1.0),
     "CAME": lambda rate: mx.CAME(_rate(rate), b3=0.999),
     "SM3": lambda rate: mx.SM3(_rate(10 * rate)),
     "NoisySGD": lambda rate: mx.NoisySGD(_rate(rate), 1e-3),

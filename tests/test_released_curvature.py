@@ -3,9 +3,9 @@
 Those that store few numbers in place of a second moment, or estimate the curvature.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import modulax as mx
-from modulax._transforms import hessian_diagonal
+from modulax._transforms import apollo, hessian_diagonal
 
-from .oracles.first_order_problem import CONVOLUTION, LAYERS, Problem, coupled_loss
+from .oracles.first_order_problem import CONVOLUTION, LAYERS, MATRICES, STEPS, Problem, coupled_loss
 from .oracles.ledger import CURVATURE
 from .oracles.problem import SAMPLED
 from .test_released_first_order import SMALL, frozen
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 class Case(NamedTuple):
-    """Ours for a frozen trajectory, the problem, and what makes the gradients and the extra arguments of a step."""
+    """Ours for a frozen trajectory, the problem, what makes gradients and extra arguments, and the steps per draw."""
 
     make: Callable[[], Any]
     problem: Problem = SMALL
@@ -35,6 +35,7 @@ class Case(NamedTuple):
         {n: problem.gradient(n, w, now["noise"][n]) for n, w in params.items()},
         {},
     )
+    gap: int = STEPS
 
 
 def came(**more: Any) -> Any:
@@ -91,6 +92,22 @@ def adahessian(**more: Any) -> Any:
     return mx.AdaHessian(0.1, 0.8, 0.95, 1e-2, 0.1, hessian_power=0.5, **more)
 
 
+# --- Projections ------------------------------------------------------------------------------------
+
+
+def projections_of(refresh: Any, raw: Any, like: Sequence[Any]) -> Any:
+    """The numbers that the released code was given in place of drawn ones, by array in the order of JAX."""
+    tables = [jnp.asarray(frozen()[f"draws/Apollo/{n}"])[refresh] for n in ("square", "tall", "wide")]
+    return raw, [table[:, : x.shape[1]] for table, x in zip(tables, like, strict=True)]
+
+
+MORE: dict[str, Any] = {"b1": 0.8, "b2": 0.95, "eps": 1e-3, "weight_decay": 0.1}
+
+
+def some_apollo(rank: int = 3, gap: int = 9, scale: float = 4.0, **more: Any) -> Any:
+    return mx.Apollo(0.1, rank, gap, scale, **MORE, **more)
+
+
 GROUPS: dict[str, dict[str, Case]] = {
     "AdaHessian": {
         "AdaHessian/default": Case(mx.AdaHessian, inputs=with_hessian),
@@ -110,6 +127,17 @@ GROUPS: dict[str, dict[str, Case]] = {
     "AdamMini": {
         "AdamMini/default": Case(lambda: adam_mini(0.05, 2, 1), LAYERS),
         "AdamMini/all": Case(lambda: adam_mini(0.1, 4, 2, b1=0.8, b2=0.95, eps=1e-3, weight_decay=0.2), LAYERS),
+    },
+    "Apollo": {
+        "Apollo/default": Case(lambda: mx.Apollo(0.05, 2), MATRICES),
+        "Apollo/all": Case(some_apollo, MATRICES, gap=9),
+        "Apollo/front": Case(lambda: some_apollo(scale_front=True), MATRICES, gap=9),
+        "Apollo/unlimited": Case(lambda: some_apollo(2, max_growth=None), MATRICES, gap=9),
+        "Apollo/uncorrected": Case(lambda: some_apollo(2, correct_bias=False), MATRICES, gap=9),
+        "Apollo/tensor": Case(lambda: some_apollo(2, scale_type="tensor"), MATRICES, gap=9),
+        "Apollo/svd": Case(lambda: some_apollo(2, 200, 1.0, method="svd"), MATRICES),
+        "ApolloMini/default": Case(lambda: mx.ApolloMini(0.01), MATRICES),
+        "ApolloMini/all": Case(lambda: mx.ApolloMini(0.1, 9, 4.0, **MORE, scale_front=True), MATRICES, gap=9),
     },
     "CAME": {
         "CAME/default": Case(lambda: mx.CAME(0.02)),
@@ -131,13 +159,22 @@ def trajectory(case: Case, transform: Any) -> Any:
     def body(carry: Any, now: Any) -> Any:
         params, state = carry
         grads, extra = case.inputs(case.problem, params, now)
-        with mock.patch.object(hessian_diagonal, "random_signs", functools.partial(signs_of, now["signs"])):
+        signs, projections = partial(signs_of, now["signs"]), partial(projections_of, now["step"] // case.gap)
+        with (
+            mock.patch.object(hessian_diagonal, "random_signs", signs),
+            mock.patch.object(apollo, "standard_normal", projections),
+        ):
             updates, state = transform.update(grads, state, params, **extra)
         params = jtu.tree_map(jnp.add, params, updates)
         return (params, state), params
 
     start = jtu.tree_map(jnp.asarray, case.problem.start)
-    steps = {"noise": case.problem.noise, "sampled": SAMPLED, "signs": frozen()["draws/AdaHessian"]}
+    steps = {
+        "step": np.arange(STEPS),
+        "noise": case.problem.noise,
+        "sampled": SAMPLED,
+        "signs": frozen()["draws/AdaHessian"],
+    }
     return jax.lax.scan(body, (start, transform.init(start)), steps)[1]
 
 

@@ -90,6 +90,7 @@ from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as Si
 from ._optimizers.adopt import ADOPT as ADOPT
 from ._optimizers.aggmo import AggMo as AggMo
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.apollo import Apollo as Apollo, ApolloMini as ApolloMini
 from ._optimizers.asgd import ASGD as ASGD
 from ._optimizers.came import CAME as CAME
 from ._optimizers.cautious import CautiousAdamW as CautiousAdamW, CautiousLion as CautiousLion
@@ -205,6 +206,7 @@ from ._transforms.ademamix import (
 from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
 from ._transforms.aggmo import ScaleByAggMo as ScaleByAggMo
 from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
+from ._transforms.apollo import ScaleByApollo as ScaleByApollo
 from ._transforms.backtracking import (
     ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
     value_and_grad_from_state as value_and_grad_from_state,

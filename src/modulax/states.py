@@ -37,6 +37,7 @@ from ._transforms.adafactor import FactoredState as FactoredState
 from ._transforms.adagrad import ScaleByRSSState as ScaleByRSSState
 from ._transforms.adahessian import ScaleByAdaHessianState as ScaleByAdaHessianState
 from ._transforms.adam import ScaleByAdamState as ScaleByAdamState
+from ._transforms.adam_mini import ScaleByAdamMiniState as ScaleByAdamMiniState
 from ._transforms.adan import ScaleByAdanState as ScaleByAdanState
 from ._transforms.ademamix import (
     ScaleByAdEMAMixState as ScaleByAdEMAMixState,
@@ -45,6 +46,7 @@ from ._transforms.ademamix import (
 from ._transforms.adopt import ScaleByADOPTState as ScaleByADOPTState
 from ._transforms.aggmo import ScaleByAggMoState as ScaleByAggMoState
 from ._transforms.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
+from ._transforms.apollo import ApolloState as ApolloState
 from ._transforms.backtracking import (
     BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,

@@ -1,4 +1,4 @@
-"""Few numbers in place of a second moment, and estimates of the curvature: CAME, Adam-mini, AdaHessian, SophiaG."""
+"""Few numbers in place of a second moment, and estimates of the curvature: Adam-mini, Apollo, CAME, AdaHessian."""
 
 import modulax as mx
 from modulax import schedules
@@ -31,6 +31,32 @@ TRANSFORMS = (
             roles={"*": mx.Embedding()},
         ),
     ),
+    # --- Apollo
+    Instance("ScaleByApollo", mx.ScaleByApollo),
+    Instance(
+        "ScaleByApollo-numbers",
+        lambda: mx.ScaleByApollo(
+            1, 2, 4.0, 0.8, 0.9, 1e-3, scale_type="tensor", max_growth=1.5, scale_front=True, correct_bias=False, key=3
+        ),
+    ),
+    Instance("ScaleByApollo-svd", lambda: mx.ScaleByApollo(1, method="svd", max_growth=None)),
+    Instance("Apollo", lambda: mx.Apollo(0.05, 1)),
+    Instance(
+        "Apollo-schedules",
+        lambda: mx.Apollo(
+            decaying,
+            1,
+            schedules.Constant(2.0),
+            4.0,
+            schedules.Linear(0.8, 0.95, 10),
+            weight_decay=decaying,
+            mask=KERNELS,
+            method="range",
+            weight_dimension_numbers=mx.GaLoreDimensionNumbers(-2, -1),
+        ),
+    ),
+    Instance("ApolloMini", lambda: mx.ApolloMini(0.05)),
+    Instance("ApolloMini-numbers", lambda: mx.ApolloMini(0.05, 2, 4.0, 0.8, weight_decay=0.1, mask=KERNELS, key=1)),
     # --- AdaHessian
     Instance("ScaleByAdaHessian", mx.ScaleByAdaHessian, extra=OBJECTIVE),
     Instance(

@@ -4,16 +4,26 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import DTypeLike
+from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.fields import Number, number
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .adam import ScaleByAdamState, adam_numbers
+from .._support.module import AbstractState, counter, like_params
+from .._support.types import Count, Shared
+from .adam import adam_numbers
 from .block_means import AbstractByBlocks, means, per_head, per_output, roles_of_blocks, spread_over, whole
 
 
-class ScaleByAdamMini(AbstractByBlocks[ScaleByAdamState]):
+class ScaleByAdamMiniState(AbstractState):
+    """State of `ScaleByAdamMini`: step count, first moment, and a second moment with a number for each block."""
+
+    mu: PyTree = like_params(moment=1.0)
+    nu: PyTree = like_params(nonnegative=True)
+    count: Shared[Count] = counter()
+
+
+class ScaleByAdamMini(AbstractByBlocks[ScaleByAdamMiniState]):
     r"""Divides the first moment by the root of a second moment that is a mean over blocks: the direction of Adam-mini.
 
     $$
@@ -65,7 +75,7 @@ class ScaleByAdamMini(AbstractByBlocks[ScaleByAdamState]):
         return ("nu",)
 
     def init_leaf(self, p):
-        return ScaleByAdamState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
+        return ScaleByAdamMiniState(mu=zeros_in(p, self.mu_dtype), nu=second_moment_like(p))
 
     def prepare(self, count):
         return adam_numbers(self.b1, self.b2, count)
@@ -75,4 +85,4 @@ class ScaleByAdamMini(AbstractByBlocks[ScaleByAdamState]):
         mu = moment(self.b1, s.mu, g, now.c1)
         nu = moment(self.b2, s.nu, means(abs_sq(g), s.nu.shape), now.c2)
         denominator = self.eps + safe_sqrt(nu / now.bias2)
-        return mu / now.bias1 / spread_over(denominator, g.shape), ScaleByAdamState(mu=mu, nu=nu)
+        return mu / now.bias1 / spread_over(denominator, g.shape), ScaleByAdamMiniState(mu=mu, nu=nu)
