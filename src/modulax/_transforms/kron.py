@@ -105,8 +105,8 @@ class ScaleByKron(AbstractTransform):
     factors, chosen at random, $Q_L$ and $Q_R$ are first multiplied by numbers that make their largest entries equal.
     The factors of a matrix of zeros stay as they are.
 
-    Triangular and diagonal matrices depend on the basis. So a rotation of the parameters changes the trajectory, as it
-    does not with `ScaleByShampoo`.
+    Triangular and diagonal matrices depend on the basis. So rotated parameters don't have a rotated trajectory, as they
+    have with `ScaleByShampoo`.
 
     Args:
         b1: exponential decay rate $\beta$ of the momentum.
@@ -379,7 +379,7 @@ def _improved(
     scaled, a, scale = _whitened(factors, x)
     # Only the ratio of A and B matters.
     a, b = a * jnp.minimum(scale, 1), scaled.colored(noise) * jnp.minimum(1 / scale, 1)
-    largest = jnp.maximum(largest_entry(a), largest_entry(b))
+    largest = largest_entry(jnp.maximum(jnp.abs(a), jnp.abs(b)))
     is_zero = jnp.all(x == 0, axis=(-2, -1), keepdims=True)
     rate = jnp.where(is_zero, 0, scalar_like(learning_rate, x))
     a, b = a / largest, b / largest
