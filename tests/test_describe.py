@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -88,6 +89,8 @@ def test_a_whole_model_or_its_shapes_will_do(key):
     whole = str(modulax.describe(modulax.Adam(1e-3), model))
     shapes = eqx.filter_eval_shape(lambda: eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)))
     assert str(modulax.describe(modulax.Adam(1e-3), shapes)) == whole
+    double = jax.tree.map(lambda x: np.ones(x.shape) if eqx.is_array(x) else x, model)  # float32 in a program
+    assert str(modulax.describe(modulax.Adam(1e-3), double)) == whole
     assert "layers.0.weight" in whole
 
 

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jaxtyping
+import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
@@ -88,6 +89,18 @@ def test_a_whole_step(mesh: Mesh):
     assert found.state_bytes == found.param_bytes + 4, "and a counter"
     assert found.state[0].name == "trace.trace"
     assert "is replicated over `data`, `model`, 8 copies: pass `zero=('data', 'model')`." in "".join(found.notes)
+
+
+def test_double_precision_that_is_not_enabled(mesh: Mesh):
+    """Arrays of NumPy and shapes are float32 in the program."""
+
+    def figures(params: Any, x: Any) -> Any:
+        found = planning.plan(mx.SGD(0.1), params, mesh, loss=lambda w, x: jnp.sum(x @ w["a"] @ w["b"]), batch=x)
+        return found.param_bytes, found.ideal_bytes, found.peak_bytes
+
+    double = {"a": np.ones((4, 2)), "b": shape(2, dtype=np.float64)}
+    single = {"a": shape(4, 2), "b": shape(2)}
+    assert figures(double, shape(8, 4, dtype=np.float64)) == figures(single, shape(8, 4))
 
 
 def test_specs(mesh: Mesh):

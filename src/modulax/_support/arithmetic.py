@@ -15,6 +15,11 @@ def default_float() -> np.dtype:
     return jax.dtypes.canonicalize_dtype(float)
 
 
+def dtype_in_program(dtype: Any) -> Any:
+    """Return the dtype that arrays of another one have in a compiled program: float32 for float64, unless x64 is on."""
+    return dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else jax.dtypes.canonicalize_dtype(dtype)
+
+
 def is_inexact_array(x: Any) -> bool:
     """Whether `x` is an array of floating-point or complex numbers.
 

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from .._catalog.sharding import divided, state_sharding
 from .._protocol.transform import AbstractTransform
+from .._support.arithmetic import dtype_in_program
 from .._support.checks import listing
 from .._support.types import Params
 from ..tree._paths import longest_prefix, named_leaves
@@ -28,9 +29,9 @@ def is_shape(x: Any) -> bool:
 
 
 def shape_of(x: Any) -> Any:
-    """The shape of an array or a number; anything else as it is."""
+    """The shape of an array or a number, with the dtype in a compiled program; anything else as it is."""
     if is_shape(x):
-        return x
+        return x.update(dtype=dtype_in_program(x.dtype))
     if eqx.is_array_like(x) and not isinstance(x, bool):
         return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
     return x
@@ -46,7 +47,7 @@ def placed(params: Params, mesh: Mesh, spec: Any) -> Params:
             continue
         path = ".".join(names)
         sharding = _sharding(path, leaf, mesh, specs[i] if specs else spec)
-        leaves.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding))
+        leaves.append(jax.ShapeDtypeStruct(leaf.shape, dtype_in_program(leaf.dtype), sharding=sharding))
     return jtu.tree_structure(params).unflatten(leaves)
 
 

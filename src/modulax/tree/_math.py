@@ -17,6 +17,7 @@ from .._support.arithmetic import (
     at_least_float32,
     common_dtype,
     default_float,
+    dtype_in_program,
     in_dtype,
     is_inexact_array,
     safe_sqrt,
@@ -37,11 +38,15 @@ def trainable(tree: PyTree) -> PyTree:
 
 
 def shapes_of(params: PyTree) -> PyTree:
-    """Replace parameters by their shapes and dtypes, and every other leaf by None; shapes are accepted too."""
+    """Replace parameters by their shapes and dtypes, and every other leaf by None; shapes are accepted too.
+
+    The dtypes are those in a compiled program, which has no float64 unless it is enabled.
+    """
 
     def shape(x: Any) -> jax.ShapeDtypeStruct | None:
         is_shape = isinstance(x, jax.ShapeDtypeStruct) and jnp.issubdtype(x.dtype, jnp.inexact)
-        return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_shape or trainable(x) is not None else None
+        is_param = is_shape or trainable(x) is not None
+        return jax.ShapeDtypeStruct(x.shape, dtype_in_program(x.dtype)) if is_param else None
 
     return jtu.tree_map(shape, params, is_leaf=is_state_index)
 
