@@ -176,8 +176,8 @@ SCHEDULES = {
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
     "kron psgd psgdkron mars marsadamw adahessian came apollo apollomini qapollo grams adamod diffgrad swats pid adamp "
-    "sgdp kfac ekfac eva lomo adalomo adammini adams conda focus trac adalite pnm adapnm svrg saga sarah spider "
-    "rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira "
-    "muonclip spam stablespam kate amos larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion "
-    "cautious adago fadam"
+    "sgdp kfac ekfac eva lomo adalomo adammini adams conda trac adalite pnm adapnm svrg saga sarah spider rangerlars "
+    "ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift avagrad nero gsam esam wsam fira muonclip "
+    "spam stablespam kate amos larc ivon von vogn natgrad sparseadam cautiousadamw cautiouslion cadamw clion cautious "
+    "adago fadam"
 )
