@@ -137,6 +137,15 @@ class AbstractSchedule(AbstractArithmetic):
         leaves, treedef = jtu.tree_flatten(self)
         return hash((treedef, *(np.asarray(x).tobytes() if isinstance(x, ARRAY_TYPES) else x for x in leaves)))
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        # As to a hyperparameter of `modulax.nnx.Optimizer`, which is a variable if it is a number.
+        paths = [path for path, _ in jtu.tree_leaves_with_path(self, is_leaf=lambda x: hasattr(type(x), "set_value"))]
+        raise TypeError(
+            f"`{type(self).__name__}` is a schedule, which can't be assigned to like an array. In "
+            f"`modulax.nnx.Optimizer`, assign to one of its numbers: "
+            f"{listing(f'{jtu.keystr(path)}[...]' for path in paths)}. Elsewhere, write `optimizer.replace(...)`."
+        )
+
     def over(self, total_steps: Any) -> "AbstractSchedule":
         """Stretch a schedule whose durations are fractions of a run to a number of steps.
 
