@@ -42,6 +42,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
     # Not relative to the parameters, which some problems begin at zero.
     "Tiger": lambda rate: mx.Scheduled(mx.ScaleByTiger(_rate(rate / 3), weight_decay=1e-6, relative="none")),
+    "FOCUS": lambda rate: mx.FOCUS(_rate(rate / 3), b2=0.99, weight_decay=1e-6),
     "ASGD": lambda rate: mx.ASGD(rate, 1e-4, start=200),
     "FTRL": lambda rate: mx.FTRL(_rate(5 * rate)),
     "AdamC": lambda rate: mx.AdamC(_rate(rate), weight_decay=1e-6),

@@ -140,6 +140,10 @@ GROUPS: dict[str, dict[str, Case]] = {
         "Tiger/scheduled": Case(lambda: tiger(up_and_down()), KERAS),
         "Tiger/nan": Case(lambda: tiger(0.1), KERAS, nan_at=(8, 9)),
     },
+    "FOCUS": {
+        "FOCUS/default": Case(lambda: mx.FOCUS(0.02, b2=1 - 2.0**-10)),
+        "FOCUS/all": Case(lambda: mx.FOCUS(0.05, 0.8, 0.875, 0.4, weight_decay=0.1)),
+    },
 }
 
 

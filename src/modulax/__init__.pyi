@@ -98,6 +98,7 @@ from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion
 from ._optimizers.dog import DoG as DoG, DoWG as DoWG
+from ._optimizers.focus import FOCUS as FOCUS
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.ftrl import FTRL as FTRL
 from ._optimizers.galore import GaLore as GaLore
@@ -237,6 +238,7 @@ from ._transforms.dog import (
     ScaleByDoG as ScaleByDoG,
     ScaleByDoWG as ScaleByDoWG,
 )
+from ._transforms.focus import ScaleByFOCUS as ScaleByFOCUS
 from ._transforms.ftrl import ScaleByFTRL as ScaleByFTRL
 from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,

@@ -46,5 +46,9 @@ TRANSFORMS = (
     Instance("ScaleByTiger-rows", lambda: mx.ScaleByTiger(0.1, every_k=2, relative="rows")),
     Instance("Tiger", lambda: mx.Tiger(0.1)),
     Instance("Tiger-roles", lambda: mx.Tiger(decaying, 0.9, decaying, every_k=2, roles={"*kernel": mx.Embedding()})),
+    # --- FOCUS
+    Instance("ScaleByFOCUS", mx.ScaleByFOCUS),
+    Instance("FOCUS", lambda: mx.FOCUS(0.05, weight_decay=0.1, mask=KERNELS)),
+    Instance("FOCUS-schedules", lambda: mx.FOCUS(decaying, 0.8, schedules.Linear(0.8, 0.95, 10), decaying)),
 )
 DIFFERENCES: tuple[Difference, ...] = ()

@@ -132,6 +132,7 @@ FIRST_ORDER = (
         "43fb6b699fd4",
         "`every_k` is `grad_accum_steps`; `lr_schedule` is a schedule; roles tell what theirs reads from names",
     ),
+    Released("FOCUS", "liuyz0/FOCUS, focus.py", "bdda7f8cab33", "the first attraction there has the sign of rounding"),
 )
 # Compared by `tests/test_released_curvature.py`.
 CURVATURE = (

@@ -185,7 +185,7 @@ SCHEDULES = {
 
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
-    "qapollo adamod diffgrad swats pid adamp sgdp kfac ekfac eva lomo adalomo adams conda focus trac adalite pnm "
-    "adapnm svrg saga sarah spider rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift "
+    "qapollo adamod diffgrad swats pid adamp sgdp kfac ekfac eva lomo adalomo adams conda trac adalite pnm adapnm "
+    "svrg saga sarah spider rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift "
     "avagrad nero gsam esam wsam fira spam stablespam kate amos larc ivon von vogn natgrad sparseadam adago fadam"
 )

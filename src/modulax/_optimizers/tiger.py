@@ -1,6 +1,6 @@
 """The optimizer Tiger."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -8,8 +8,9 @@ from jaxtyping import DTypeLike
 from .._containers.partition import Partition
 from .._protocol.fields import Hyperparameter, number
 from .._protocol.optimizer import AbstractOptimizer
+from .._roles.find import as_roles
 from .._support.checks import DECAY, WHOLE
-from .._transforms.tiger import ScaleByTiger, as_tiger_labels
+from .._transforms.tiger import ScaleByTiger, TigerLabels
 
 
 class Tiger(AbstractOptimizer):
@@ -45,6 +46,8 @@ class Tiger(AbstractOptimizer):
         Su, [Tiger: A Tight-fisted Optimizer](https://github.com/bojone/tiger), 2023.
     """
 
+    _tells_head: ClassVar[bool] = False
+
     learning_rate: Hyperparameter = number(1e-3)
     beta: Hyperparameter = number(0.965, needs=DECAY)
     weight_decay: Hyperparameter = number(0.01)
@@ -52,7 +55,7 @@ class Tiger(AbstractOptimizer):
     every_k: Hyperparameter = number(1, needs=WHOLE)
     shrink_ratio: Hyperparameter = number(0.99)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    roles: Any = eqx.field(static=True, default=None, converter=as_tiger_labels, kw_only=True)
+    roles: Any = eqx.field(static=True, default=None, converter=as_roles, kw_only=True)
 
     def transform(self) -> Partition:
         def rule(**different: Any) -> ScaleByTiger:
@@ -66,4 +69,4 @@ class Tiger(AbstractOptimizer):
             "vectors": rule(**vectors),
             "gains": rule(**vectors, center=1.0),
         }
-        return Partition(groups, self.roles)
+        return Partition(groups, TigerLabels(self.roles))

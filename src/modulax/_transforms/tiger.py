@@ -12,8 +12,8 @@ from jaxtyping import DTypeLike, PyTree
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels
-from .._roles.find import AbstractRoles, as_roles
-from .._roles.role import AbstractRole, Embedding, Gain, Position
+from .._roles.find import AbstractRoles
+from .._roles.role import AbstractRole
 from .._support.arithmetic import abs_sq, safe_sqrt, zeros_in
 from .._support.checks import DECAY, WHOLE
 from .._support.module import AbstractState, counter, like_params
@@ -97,7 +97,7 @@ class ScaleByTiger(AbstractLeafwise[ScaleByTigerState]):
         return jnp.where(is_finite, step, (self.shrink_ratio - 1) * (p - self.center)), ScaleByTigerState(mu=mu)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class TigerLabels(AbstractLabels):
     """Labels of the four kinds of parameters that Tiger tells apart.
 
@@ -107,9 +107,6 @@ class TigerLabels(AbstractLabels):
 
     roles: AbstractRoles
 
-    def __repr__(self) -> str:
-        return repr(self.roles)
-
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[str]:
         del partial
         leaves = jtu.tree_leaves(tree)
@@ -118,18 +115,10 @@ class TigerLabels(AbstractLabels):
     def bound(self, find: Any) -> AbstractLabels:
         return dataclasses.replace(self, roles=self.roles.bound(find))
 
-    def plain(self) -> Any:
-        return self.roles.plain()
-
-
-def as_tiger_labels(roles: Any) -> TigerLabels:
-    """Return the labels of Tiger for roles, which a user gives as a mapping or as the result of `roles`."""
-    return roles if isinstance(roles, TigerLabels) else TigerLabels(as_roles(roles))
-
 
 def _label(role: AbstractRole, ndim: int) -> str:
-    if isinstance(role, Gain):
+    if role.kind == "gain":
         return "gains"
-    if isinstance(role, (Embedding, Position)) and ndim > 1:
+    if role.kind in ("embedding", "position") and ndim > 1:
         return "embeddings"
     return "vectors" if role.is_vector or ndim < 2 else "matrices"
