@@ -1,6 +1,6 @@
 """The optimizer Tiger."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import DTypeLike
@@ -46,8 +46,6 @@ class Tiger(AbstractOptimizer):
         Su, [Tiger: A Tight-fisted Optimizer](https://github.com/bojone/tiger), 2023.
     """
 
-    _tells_head: ClassVar[bool] = False
-
     learning_rate: Hyperparameter = number(1e-3)
     beta: Hyperparameter = number(0.965, needs=DECAY)
     weight_decay: Hyperparameter = number(0.01)
@@ -55,7 +53,9 @@ class Tiger(AbstractOptimizer):
     every_k: Hyperparameter = number(1, needs=WHOLE)
     shrink_ratio: Hyperparameter = number(0.99)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
-    roles: Any = eqx.field(static=True, default=None, converter=as_roles, kw_only=True)
+    roles: Any = eqx.field(
+        static=True, default=None, converter=as_roles, kw_only=True, metadata={"head_is_like_others": True}
+    )
 
     def transform(self) -> Partition:
         def rule(**different: Any) -> ScaleByTiger:

@@ -162,9 +162,6 @@ class AbstractTransform(AbstractHyperparameters):
     _keeps_gradients: ClassVar[bool] = False
     _gives_gradients: ClassVar[bool] = True
 
-    # Whether the roles of parameters tell it which of them is the head.
-    _tells_head: ClassVar[bool] = True
-
     _listed: ClassVar[tuple[str, ...]] = (
         *("addresses", "at", "eval_params", "hyperparameters", "init", "metrics", "replace", "step", "update"),
     )

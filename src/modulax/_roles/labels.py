@@ -231,11 +231,7 @@ def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> tuple[i
     Returns:
         the index of the last linear layer, and the name of the argument that gives roles.
     """
-<<<<<<< HEAD
     found = _labels_in(optimizer, (), but="head_is_like_others")
-=======
-    found = _labels_in(optimizer, (), head=True)
->>>>>>> moments
     read = [(labels, path[-1]) for path, labels in found if isinstance(labels, AbstractRoles)]
     if not read:
         return None
@@ -246,7 +242,6 @@ def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> tuple[i
     return (linear[-1], name) if linear and all(role.kind != "head" for role in roles) else None
 
 
-<<<<<<< HEAD
 def _labels_in(x: Any, path: tuple[Any, ...], but: str = "") -> Iterator[tuple[tuple[Any, ...], AbstractLabels]]:
     """The labels in the fields of a transform and of all inside it, with their paths.
 
@@ -261,15 +256,3 @@ def _labels_in(x: Any, path: tuple[Any, ...], but: str = "") -> Iterator[tuple[t
     elif isinstance(x, (Mapping, list, tuple)):
         for key, value in x.items() if isinstance(x, Mapping) else enumerate(x):
             yield from _labels_in(value, (*path, key), but)
-=======
-def _labels_in(x: Any, path: tuple[Any, ...], head: bool = False) -> Iterator[tuple[tuple[Any, ...], AbstractLabels]]:
-    """The labels in the fields of a transform and of all inside it, with their paths; or only those that tell heads."""
-    if isinstance(x, AbstractLabels):
-        yield path, x
-    elif isinstance(x, AbstractHyperparameters):
-        for field in dataclasses.fields(x) if getattr(x, "_tells_head", True) or not head else ():
-            yield from _labels_in(getattr(x, field.name), (*path, field.name), head)
-    elif isinstance(x, (Mapping, list, tuple)):
-        for key, value in x.items() if isinstance(x, Mapping) else enumerate(x):
-            yield from _labels_in(value, (*path, key), head)
->>>>>>> moments
