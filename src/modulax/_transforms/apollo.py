@@ -137,7 +137,7 @@ class ScaleByApollo(AbstractTransform):
     ) -> tuple[Updates, ApolloState]:
         """Return the scaled gradients, and the new state."""
         del params, extra
-        return tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, state))
+        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
 
     def _direction(self, updates: Updates, state: ApolloState) -> tuple[Updates, ApolloState]:
         now = self.at(state)
