@@ -74,7 +74,8 @@ def test_weights_that_were_learned_stay_when_the_rate_falls():
 
 
 def test_decay_rates_of_aggmo():
-    for betas in ((), 0.9):
+    wrong: Any = ((), 0.9)
+    for betas in wrong:
         with pytest.raises(ValueError, match="`betas` must be one decay rate or several, such as"):
             mx.AggMo(0.1, betas)
 

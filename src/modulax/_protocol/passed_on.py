@@ -93,6 +93,7 @@ def transform_over_run(optimizer: Any) -> Any:
     Args:
         optimizer: the optimizer.
     """
+    optimizer = optimizer._completed()
     found, treedef = jtu.tree_flatten_with_path(optimizer, is_leaf=is_schedule)
     first = with_current_values(optimizer, 0, schedule_states(optimizer))
     transform = first.transform()
