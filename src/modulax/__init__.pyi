@@ -85,6 +85,7 @@ from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
 from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT
+from ._optimizers.amos import Amos as Amos
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
 from ._optimizers.apollo import Apollo as Apollo, ApolloMini as ApolloMini
 from ._optimizers.came import CAME as CAME
@@ -191,6 +192,7 @@ from ._transforms.ademamix import (
     ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
 )
 from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
+from ._transforms.amos import ScaleByAmos as ScaleByAmos
 from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
 from ._transforms.apollo import ScaleByApollo as ScaleByApollo
 from ._transforms.backtracking import (

@@ -42,6 +42,7 @@ from ._transforms.ademamix import (
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
 )
 from ._transforms.adopt import ScaleByADOPTState as ScaleByADOPTState
+from ._transforms.amos import ScaleByAmosState as ScaleByAmosState
 from ._transforms.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
 from ._transforms.apollo import ApolloState as ApolloState
 from ._transforms.backtracking import (

@@ -178,6 +178,6 @@ NOT_HERE = (
     "kron psgd psgdkron mars marsadamw qapollo grams tiger adamod diffgrad "
     "qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo adalomo adams conda focus trac adalite pnm "
     "adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam "
-    "adanorm adashift avagrad nero gsam esam wsam fira muonclip spam stablespam kate amos larc ivon von vogn natgrad "
+    "adanorm adashift avagrad nero gsam esam wsam fira muonclip spam stablespam kate larc ivon von vogn natgrad "
     "sparseadam cautiousadamw cautiouslion cadamw clion cautious adago fadam"
 )
