@@ -80,6 +80,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "AdamMini": lambda rate: mx.AdamMini(_rate(rate)),
     "Apollo": lambda rate: mx.Apollo(_rate(rate), 4, 50),
     "ApolloMini": lambda rate: mx.ApolloMini(_rate(rate), scale=1.0),
+    "Amos": lambda rate: mx.Amos(_rate(rate), 1.0),
     "CAME": lambda rate: mx.CAME(_rate(rate), b3=0.999),
     "SM3": lambda rate: mx.SM3(_rate(10 * rate)),
     "NoisySGD": lambda rate: mx.NoisySGD(_rate(rate), 1e-3),

@@ -38,6 +38,10 @@ class Case(NamedTuple):
     gap: int = STEPS
 
 
+def amos(rate: Any, *numbers: Any, **more: Any) -> Any:
+    return mx.Amos(rate, {"vector": 0.5, "*": 1.0}, *numbers, **more)
+
+
 def came(**more: Any) -> Any:
     return mx.CAME(0.05, 0.8, 0.95, 0.9, 1e-3, 1e-2, 0.5, weight_decay=0.1, **more)
 
@@ -127,6 +131,13 @@ GROUPS: dict[str, dict[str, Case]] = {
     "AdamMini": {
         "AdamMini/default": Case(lambda: adam_mini(0.05, 2, 1), LAYERS),
         "AdamMini/all": Case(lambda: adam_mini(0.1, 4, 2, b1=0.8, b2=0.95, eps=1e-3, weight_decay=0.2), LAYERS),
+    },
+    "Amos": {
+        "Amos/default": Case(lambda: amos(0.1)),
+        "Amos/all": Case(lambda: amos(0.2, 0.9, 0.8, 1.0, 1e-2, 0.5, 0.4, 0.1, per_output=True)),
+        "Amos/reduced": Case(lambda: amos(0.1, per_output=True)),
+        # Theirs counts from 1.
+        "Amos/scheduled": Case(lambda: amos(lambda count: 0.5 / (count.astype(float) + 5))),
     },
     "Apollo": {
         "Apollo/default": Case(lambda: mx.Apollo(0.05, 2), MATRICES),

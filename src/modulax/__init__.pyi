@@ -89,6 +89,7 @@ from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT
 from ._optimizers.aggmo import AggMo as AggMo
+from ._optimizers.amos import Amos as Amos
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
 from ._optimizers.apollo import Apollo as Apollo, ApolloMini as ApolloMini
 from ._optimizers.asgd import ASGD as ASGD
@@ -206,6 +207,7 @@ from ._transforms.ademamix import (
 )
 from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
 from ._transforms.aggmo import ScaleByAggMo as ScaleByAggMo
+from ._transforms.amos import ScaleByAmos as ScaleByAmos
 from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
 from ._transforms.apollo import ScaleByApollo as ScaleByApollo
 from ._transforms.backtracking import (

@@ -45,6 +45,7 @@ from ._transforms.ademamix import (
 )
 from ._transforms.adopt import ScaleByADOPTState as ScaleByADOPTState
 from ._transforms.aggmo import ScaleByAggMoState as ScaleByAggMoState
+from ._transforms.amos import ScaleByAmosState as ScaleByAmosState
 from ._transforms.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
 from ._transforms.apollo import ApolloState as ApolloState
 from ._transforms.backtracking import (

@@ -1,4 +1,4 @@
-"""Few numbers in place of a second moment, and estimates of the curvature: Adam-mini, Apollo, CAME, AdaHessian."""
+"""Few numbers in place of a second moment, and estimates of the curvature: Adam-mini, Amos, Apollo, CAME, Sophia."""
 
 import modulax as mx
 from modulax import schedules
@@ -29,6 +29,16 @@ TRANSFORMS = (
             weight_decay=decaying,
             mask=KERNELS,
             roles={"*": mx.Embedding()},
+        ),
+    ),
+    # --- Amos
+    Instance("ScaleByAmos", lambda: mx.ScaleByAmos(0.1)),
+    Instance("ScaleByAmos-outputs", lambda: mx.ScaleByAmos(0.1, 0.5, 0.9, 1e-2, 0.5, 0.4, 0.1, per_output=True)),
+    Instance("Amos", lambda: mx.Amos(0.05)),
+    Instance(
+        "Amos-schedules",
+        lambda: mx.Amos(
+            decaying, {"*bias": decaying}, schedules.Linear(0.8, 0.95, 10), 0.9, 1.0, 1e-2, per_output=True
         ),
     ),
     # --- Apollo

@@ -144,6 +144,12 @@ CURVATURE = (
         "`per_output=True`; other blocks by a transform after `HutchinsonDiagonal`",
     ),
     Released("AdamMini", "zyushun/Adam-mini", "402aadfed237", "roles where theirs goes by names"),
+    Released(
+        "Amos",
+        "google-research/jestimator, jestimator/amos.py",
+        "326824a477fe",
+        "schedules of `t + 1`; their `shape_fn` is `per_output=True`",
+    ),
     Released("Apollo, ApolloMini", "zhuhanqing/APOLLO, apollo_torch/apollo.py", "76b34725abcb"),
     Released("CAME", "yangluo7/CAME", "e77c5c022eaf"),
     Released("SophiaG", "Liuhong99/Sophia, sophia.py", "a7e157229b71", "`batch_size` is `bs`"),

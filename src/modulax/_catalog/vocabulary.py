@@ -187,5 +187,5 @@ SCHEDULES = {
 NOT_HERE = (
     "qapollo adamod diffgrad swats pid adamp sgdp kfac ekfac eva lomo adalomo adams conda trac adalite pnm adapnm "
     "svrg saga sarah spider rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift "
-    "avagrad nero gsam esam wsam fira spam stablespam kate amos larc ivon von vogn natgrad sparseadam adago fadam"
+    "avagrad nero gsam esam wsam fira spam stablespam kate larc ivon von vogn natgrad sparseadam adago fadam"
 )

@@ -17,6 +17,7 @@ mx.Adan()  # wrong: reportCallIssue, call-arg
 mx.AdaptiveGradClip()  # wrong: reportCallIssue, call-arg
 mx.AddNoise()  # wrong: reportCallIssue, call-arg
 mx.AggMo()  # wrong: reportCallIssue, call-arg
+mx.Amos()  # wrong: reportCallIssue, call-arg
 mx.ApplyIfFinite()  # wrong: reportCallIssue, call-arg
 mx.CAME()  # wrong: reportCallIssue, call-arg
 mx.Cautious()  # wrong: reportCallIssue, call-arg
@@ -72,6 +73,7 @@ mx.SAM()  # wrong: reportCallIssue, call-arg
 mx.SGD()  # wrong: reportCallIssue, call-arg
 mx.SM3()  # wrong: reportCallIssue, call-arg
 mx.Scale()  # wrong: reportCallIssue, call-arg
+mx.ScaleByAmos()  # wrong: reportCallIssue, call-arg
 mx.ScaleByBacktrackingLinesearch()  # wrong: reportCallIssue, call-arg
 mx.ScaleByDepth()  # wrong: reportCallIssue, call-arg
 mx.ScaleByDoG()  # wrong: reportCallIssue, call-arg
