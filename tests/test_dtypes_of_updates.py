@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,3 +43,13 @@ def test_a_loss_that_is_not_a_scalar(name: str):
     for value in (jnp.ones(5), np.ones(1)):
         with pytest.raises(ValueError, match=rf"`{name}` needs a scalar `value`, the loss, .* shape \({value.size},\)"):
             jax.eval_shape(lambda s, v=value: transform.update(PARAMS, s, PARAMS, value=v, **extra), state)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("make", [mx.SOAP, mx.Shampoo, mx.Dion], ids=lambda make: make.__name__)
+def test_gradients_of_matrices_in_a_wider_dtype_than_the_parameters(make: Any):
+    params = {"w": jnp.ones((2, 3), jnp.float32), "b": jnp.ones(2, jnp.float32)}
+    state = make().init(params)
+    updates, new = make().update(jax.tree.map(lambda x: x.astype(jnp.float64), params), state, params)
+    assert all(u.dtype == jnp.float64 for u in jax.tree.leaves(updates))
+    chex.assert_trees_all_equal_dtypes(new, state)

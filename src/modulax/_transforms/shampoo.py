@@ -238,11 +238,13 @@ class _Rule(NamedTuple):
         b1, b2 = scalar_like(self.now.b1, x), scalar_like(self.now.b2, x)
         y = _blocks(self.now, matrix, x)
         other = (s.right_root, s.left_root) if self.now.kl and matrix is not None else (None, None)
-        left = outer_product(applied(y, other[0], "right"), "left")
-        s = s._replace(left=b2 * s.left + jnp.where(b2 < 1, 1 - b2, 1.0) * left)
+        products = {"left": outer_product(applied(y, other[0], "right"), "left")}
         if s.right is not None:
-            right = outer_product(applied(y, other[1], "left"), "right")
-            s = s._replace(right=b2 * s.right + jnp.where(b2 < 1, 1 - b2, 1.0) * right)
+            products["right"] = outer_product(applied(y, other[1], "left"), "right")
+        rest = jnp.where(b2 < 1, 1 - b2, 1.0)
+        # Gradients may have a wider dtype than the parameters.
+        new = {name: (b2 * getattr(s, name) + rest * x).astype(s.left.dtype) for name, x in products.items()}
+        s = s._replace(**new)
         return s._replace(mu=moment(b1, s.mu.astype(x.dtype), x).astype(s.mu.dtype))
 
     def filtered(self, g: Array, mu: Array) -> Array:

@@ -189,8 +189,9 @@ def _step(
         u = matrix.back(rotated_back(matrix.of(u), s.left_basis, s.right_basis))
         beta = b2 if now.shampoo_beta is None else scalar_like(now.shampoo_beta, x)
         products = {
-            side: None if (old := getattr(s, side)) is None else moment(beta, old, outer_product(matrix.of(x), side))
+            side: moment(beta, old, outer_product(matrix.of(x), side)).astype(old.dtype)
             for side in SIDES
+            if (old := getattr(s, side)) is not None
         }
         s = s._replace(**products)
     if now.normalize_grads:
