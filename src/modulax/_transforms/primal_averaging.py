@@ -71,7 +71,7 @@ class PrimalAveraging(AbstractDecayingRule[PrimalAveragingState]):
     decay_on_y: bool = eqx.field(static=True, default=False)
 
     @property
-    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def needs(self) -> tuple[str, ...]:
         return ("params",)
 
     def _effect(self, tree, state=None):
