@@ -14,7 +14,6 @@ this function, so that each shape is traced once for all of them.
 """
 
 import abc
-import collections
 import contextlib
 import dataclasses
 import threading
@@ -25,26 +24,23 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, PyTree
 from typing_extensions import TypeVar
 
-from .._support.arithmetic import at_least_float32, default_float, no_steps, safe_increment
+from .._support.arithmetic import at_least_float32, common_dtype, default_float, no_steps, real_dtype, safe_increment
 from .._support.failures import at_leaf, located
 from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
-from ..tree._leafmap import LeafFunction, cast_all, in_groups, map_leaves, promotion_of
+from ..tree._leafmap import LeafFunction, map_leaves
 from ..tree._paths import leaf_paths
+from .leaf_states import init_leaves
 from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
 StateT = TypeVar("StateT", default=Any)
 """The class of a rule's state. A rule that doesn't name it is not checked in what it does with its state."""
-
-_GROUP = 32  # arrays of one shape whose initial states are computed together, in a program
-_EAGER_GROUP = 2  # and outside one: few, since the last one of a shape may be computed as often
 
 
 class AbstractLeafwise(AbstractTransform, Generic[StateT]):
@@ -175,7 +171,7 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
         indices = [i for i, chosen in enumerate(applies_to(self, params)) if chosen]
-        states = _init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
+        states = init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
         # If a mask chooses no leaf, the names of the fields come from the state of a scalar.
         example = states[0] if states else jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
         found = dict(zip(indices, states, strict=True))
@@ -220,36 +216,6 @@ def applies_to(rule: AbstractLeafwise, tree: PyTree) -> list[bool]:
 
 def _is_flag(x: Any) -> bool:
     return isinstance(x, (bool, np.bool_))
-
-
-# The rule is an argument, so that rules that differ in numbers alone share the compiled function.
-@jax.jit
-def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
-    return [rule.init_leaf(p) for p in leaves]
-
-
-def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array], path: Callable[[int], str]) -> list[State]:
-    """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
-    is_program = any(isinstance(p, Tracer) for p in leaves)
-    size = _GROUP if is_program else _EAGER_GROUP
-    if len(leaves) >= size:
-        example = jax.eval_shape(rule.init_leaf, leaves[0])
-        if not jtu.tree_leaves(example):  # a program without results takes its time too
-            return [example] * len(leaves)
-    kinds = [(p.shape, p.dtype) for p in leaves]
-    counts = collections.Counter(kinds)
-
-    def together(group: Sequence[int]) -> list[State]:
-        with at_leaf(lambda: path(group[0]), leaves[group[0]]), located(type(rule).__name__, "init_leaf"):
-            return _init_group(rule, [leaves[i] for i in group])
-
-    def each(i: int) -> State:
-        if not is_program:
-            return together([i] * min(size, counts[kinds[i]]))[0]  # the program of the others again
-        with at_leaf(lambda: path(i), leaves[i]), located(type(rule).__name__, "init_leaf"):
-            return rule.init_leaf(leaves[i])
-
-    return in_groups(kinds, size, each, together)
 
 
 def _counter(state: State) -> dataclasses.Field | None:
@@ -356,8 +322,8 @@ def _shared_values(one: _Aligned, updates: Updates, params: Params | None, extra
     columns = [[row[k] for row in one.rows.values()] for k in range(len(one.fields))]
     trees = {field: treedef.unflatten(column) for field, column in zip(one.fields, columns, strict=True)}
     everything = (dataclasses.replace(one.state, **trees), updates, params)
-    with promotion_of(jtu.tree_leaves(everything)), located(name, "survey"):
-        return one.rule.survey(count, *cast_all(everything, default_float()), **extra)
+    with _promotion(jtu.tree_leaves(everything)), located(name, "survey"):
+        return one.rule.survey(count, *_cast(everything, default_float()), **extra)
 
 
 def run_rules(
@@ -476,13 +442,13 @@ def _run_on_leaf(
     dtype = at_least_float32(g.dtype, *([] if p is None else [p.dtype]))
     u, p = g.astype(dtype), None if p is None else p.astype(dtype)
     new_rows = []
-    with promotion_of([u]):
+    with _promotion([u]):
         for one, pair, row in zip(aligned, rules, rows, strict=True):
             # Never below float32: `bfloat16(0.999)` is 1, and the bias correction would be zero.
-            rule, now = cast_all(pair, dtype)
+            rule, now = _cast(pair, dtype)
             name = type(rule).__name__
             with jax.named_scope(name), located(name, "update_leaf"):
-                u, state = rule.update_leaf(now, u, one.leaf_state(cast_all(row, dtype)), p)
+                u, state = rule.update_leaf(now, u, one.leaf_state(_cast(row, dtype)), p)
                 new_row = one.row_of(state)
                 before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, row), (u, new_row)))
                 if before != after:
@@ -492,3 +458,22 @@ def _run_on_leaf(
                     )
             new_rows.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_row, row))
     return u.astype(g.dtype), new_rows
+
+
+def _promotion(arrays: Sequence[Array]) -> contextlib.AbstractContextManager[None]:
+    """Allow dtype promotion if an array is complex: strict promotion forbids a real number times a complex array."""
+    is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays)
+    return jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
+
+
+def _cast(tree: PyTree, dtype: Any) -> PyTree:
+    """Cast real arrays to the real dtype of the precision of `dtype`, and complex arrays to the complex one."""
+
+    def cast(x: Any) -> Array:
+        if not hasattr(x, "dtype"):  # under `jax.disable_jit`, a number that a rule returns in `survey` is one here too
+            x = jnp.asarray(x)
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            return x.astype(common_dtype(dtype, jnp.complex64))
+        return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jtu.tree_map(cast, tree)
