@@ -156,14 +156,9 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         return own
 
     def _read(self, updates: Updates, extra: Mapping[str, Any]) -> PyTree | None:
-        """Return a tree like the updates from the extra arguments, whose leaves are values of their own; None for none.
+        """Return a tree like the updates, from the extra arguments, whose leaves are values of their own, or None.
 
-        A rule that reads one overrides `_at_leaf` too, and names the argument in `needs` and in `TREES` of
-        `container.py`.
-
-        Args:
-            updates: the updates of the leaves that the rule applies to.
-            extra: the extra arguments of `update`.
+        A rule that reads one overrides `_at_leaf` too, and names it in `needs` and in `TREES` of `container.py`.
         """
         del updates, extra
 
