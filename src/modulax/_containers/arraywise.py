@@ -26,8 +26,8 @@ from .chain import Chain
 
 # Rules on single entries. At the end of a chain, XLA fuses them with the sum of a parameter and its update; in the
 # rule on stacks, weight decay would copy every parameter into a stack.
-ENTRYWISE = (AddDecayedWeights, DecayedStep, ProximalWeightDecay, Scale)
-ENTRYWISE += (ScaleByLearningRate, ScaleByPath, ScaleByDepth)
+_ENTRYWISE = (AddDecayedWeights, DecayedStep, ProximalWeightDecay, Scale)
+_ENTRYWISE += (ScaleByLearningRate, ScaleByPath, ScaleByDepth)
 
 
 def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:
@@ -43,9 +43,14 @@ def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]
     return rest if end else transform, Chain(**dict(reversed(end.items())))
 
 
+def acts_on_entries(part: AbstractTransform) -> bool:
+    """Whether it is one of the rules on single entries that end a chain."""
+    return type(part) in _ENTRYWISE
+
+
 def _is_entrywise(part: AbstractTransform) -> bool:
     """Whether it is a rule on single entries that has no state."""
-    if type(part) not in ENTRYWISE or not isinstance(part, AbstractLeafwise):
+    if not acts_on_entries(part) or not isinstance(part, AbstractLeafwise):
         return False
     # A rule with a schedule has a step count in its state, which the rules at the end would not keep.
     return is_empty(jax.eval_shape(part.init_leaf, jax.ShapeDtypeStruct((), jnp.float32)))

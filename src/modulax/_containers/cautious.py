@@ -23,7 +23,7 @@ from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 from .._transforms.scaling import Scale, ScaleByLearningRate, ScaleBySchedule
 from ..tree._leafmap import map_arithmetic
-from .arraywise import ENTRYWISE
+from .arraywise import acts_on_entries
 from .chain import Chain, ChainState, is_chain_state
 from .optax_adapters import FromFunctions, FromOptax
 from .order import decays_in, mistakes_around
@@ -54,7 +54,7 @@ class _Split(NamedTuple):
 def _split(chain: Chain) -> _Split:
     parts = list(chain.parts.items())
     n = len(parts)
-    while n and type(parts[n - 1][1]) in (*ENTRYWISE, ScaleBySchedule):
+    while n and (acts_on_entries(parts[n - 1][1]) or type(parts[n - 1][1]) is ScaleBySchedule):
         n -= 1
     is_within = n > 0 and (isinstance(parts[n - 1][1], AbstractOptimizer) or type(parts[n - 1][1]) is Chain)
     within = parts[n - 1][0] if is_within else None
