@@ -241,8 +241,17 @@ def test_layers_of_every_library():
 def test_embeddings_are_known_by_their_names():
     for name in ("emb", "tok_emb", "embs", "wte", "pos_emb", "embed_tokens"):
         assert exponents({"blocks": [jnp.ones(2)] * 2, name: jnp.ones(2)})[name] == 2
-    with pytest.raises(ValueError, match="doesn't know the depth of `member`"):
-        exponents({"blocks": [jnp.ones(2)] * 2, "member": jnp.ones(2)})
+    for name in ("member", "subnet", "system", "walnut", "overhead", "spool"):  # no emb, bn, stem, ln, head, pool
+        with pytest.raises(ValueError, match=f"doesn't know the depth of `{name}`"):
+            exponents({"blocks": [jnp.ones(2)] * 2, name: jnp.ones(2)})
+
+
+def test_norms_outside_the_blocks_are_before_or_after_them():
+    before = ("embed_norm", "input_norm", "emb_ln", "pre_layernorm", "word_embeddings_layernorm", "LayerNormPre_0")
+    after = ("norm", "LayerNorm_0", "ln_f", "norm1", "bn", "post_layernorm", "pre_head_norm")
+    for names, wanted in ((before, 3), (after, 1)):
+        tree = {"blocks": [jnp.ones(2)] * 2, "lmHead": jnp.ones(2)} | dict.fromkeys(names, jnp.ones(2))
+        assert {name: exponents(tree)[name] for name in names} == dict.fromkeys(names, wanted)
 
 
 def test_depths_of_usual_models():

@@ -108,3 +108,17 @@ def test_a_step_transfers_nothing_from_the_host():
         with jax.transfer_guard("disallow"):
             new = step(changed, grads)
         assert new.step == 1
+
+
+def test_extra_arguments_go_to_the_optimizer():
+    params = {"w": jnp.ones(2)}
+    optimizer = mx.Chain(mx.SGD(0.1), mx.ReduceOnPlateau(patience=1, factor=0.5))
+    state = modulax.linen.TrainState.create(apply_fn=MODEL.apply, params=params, tx=optimizer)
+    step = jax.jit(lambda state, loss: state.apply_gradients(grads=params, value=loss))
+    for _ in range(3):
+        state = step(state, 1.0)
+    assert jax.tree.structure(state.opt_state) == jax.tree.structure(optimizer.init(params))
+    assert float(state.params["w"][0]) == pytest.approx(1 - 0.1 - 0.05 - 0.025)
+    plain = modulax.linen.TrainState.create(apply_fn=MODEL.apply, params=params, tx=mx.SGD(0.1))
+    with pytest.raises(TypeError, match="valu"):
+        plain.apply_gradients(grads=params, valu=1.0)

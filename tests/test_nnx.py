@@ -431,3 +431,29 @@ def test_the_stock_optimizer_with_ours_as_optax_s_is_cached():
     before = model.kernel[...]
     nnx.cached_partial(step, model, stock)()
     np.testing.assert_allclose(model.kernel[...], before - 0.5)
+
+
+def test_no_retrace_for_a_weakly_typed_hyperparameter():
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2))
+    traces = []
+
+    @nnx.jit
+    def step(model, optimizer):
+        traces.append(1)
+        optimizer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
+
+    for value in (1e-3, jnp.array(1e-4), jnp.asarray(1e-3), np.float32(1e-3), 1):
+        optimizer.hyperparameters.learning_rate[...] = value
+        step(model, optimizer)
+    assert len(traces) == 1
+
+
+def test_a_scheduled_hyperparameter_is_set_by_the_numbers_of_its_schedule():
+    optimizer: Any = modulax.nnx.Optimizer(Net(nnx.Rngs(0)), mx.AdamW(mx.schedules.Linear(0.0, 1.0, 10)))
+    with pytest.raises(TypeError, match=r"`Linear` is a schedule.* assign to one of its numbers: .*end_value\[...\]"):
+        optimizer.hyperparameters.learning_rate[...] = 1e-3
+    with pytest.raises(AttributeError, match=r"optimizer.hyperparameters.learning_rate.end_value\[...\]"):
+        optimizer.hyperparameters.learning_rate = 1e-3
+    optimizer.hyperparameters.learning_rate.end_value[...] = 2.0
+    assert float(optimizer.transform.learning_rate(10)) == 2.0

@@ -366,6 +366,25 @@ def test_linen():
     assert table(params) == LINEN
 
 
+def test_arrays_of_a_module_by_their_names():
+    class Net(eqx.Module):
+        embed: jax.Array
+        unembed: jax.Array
+        embed_out: jax.Array
+        token_mix: jax.Array
+        cls_token: jax.Array
+
+    model = Net(*[jnp.ones((6, 4))] * 5)
+    found = mx.roles(model)
+    assert [found[name].kind for name in ("embed", "cls_token")] == ["embedding"] * 2
+    # It isn't known which axis of an array is that of the inputs.
+    for name, kind in (("unembed", "head"), ("embed_out", "head"), ("token_mix", "hidden")):
+        assert (found[name].kind, found[name].is_known) == (kind, False)
+    optimizer = mx.AdamW(1.0, weight_decay=0.5, mask=mx.decays)
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, model), optimizer.init(model), model)
+    assert [float(x[0, 0]) for x in jax.tree.leaves(updates)] == [0.0, -0.5, -0.5, -0.5, 0.0]
+
+
 def test_nothing_in_a_block_is_the_head():
     """Also in a list of one block, but in a list around the whole model."""
     head = {"kernel": jnp.ones((4, 4))}
@@ -562,6 +581,25 @@ def test_describe_says_what_may_be_the_head():
 
 
 BY_MUON = ("hidden", "query", "key", "value", "out")
+
+
+def test_describe_counts_what_is_trained_of_an_nnx_model():
+    """No batch statistics, a shared layer once, and the roles that its classes tell."""
+
+    class Net(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs):
+            self.a = nnx.Linear(4, 4, rngs=rngs)
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+            self.b = self.a
+
+    model = Net(nnx.Rngs(0))
+    optimizer = mx.Muon(0.02, adam_learning_rate=3e-4)
+    found = mx.describe(optimizer, model)
+    assert found.parameters == 28
+    assert [row.path for row in found.leaves] == ["a.bias", "a.kernel", "norm.bias", "norm.scale"]
+    assert found.leaves[1].role == "hidden"
+    state = modulax.nnx.Optimizer(model, optimizer).state
+    assert found.total_bytes == sum(x.nbytes for x in jax.tree.leaves(state))
 
 
 def test_query_key_and_value_in_one_array_are_three_matrices():

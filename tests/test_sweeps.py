@@ -166,6 +166,10 @@ def test_spaces_are_inverse_distribution_functions():
     assert sweeps.OneMinus(sweeps.LogUniform(1e-4, 1.0)).at(u) == pytest.approx(0.999)
     assert sweeps.Choice("abcd").at(u) == "b"
     assert sweeps.Choice([1, 2]).at(0.999) == 2
+    # Two objects of one text are two choices for Optuna.
+    functions = [mx.schedules.WrappedSchedule(lambda t, a=a: a * t) for a in (1.0, 2.0)]
+    parameter = sweeps.Choice(functions).parameter("learning_rate")
+    assert [parameter.value(choice) for choice in parameter.arguments["choices"]] == functions
     normal = sweeps.Normal(1.0, 2.0)
     assert normal.at(0.5) == pytest.approx(1.0)
     assert normal.at(0.8413447460685429) == pytest.approx(3.0)

@@ -30,7 +30,8 @@ from .._protocol.rates import Rate, parts_over_run, rates_of
 from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
 from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Part
-from .._roles.labels import roles_read_by, taken_as_hidden
+from .._roles.find import model_of, table_of
+from .._roles.labels import roles_read_by, taken_as_hidden, with_roles
 from .._support.methods import explained
 from .._support.tables import html_table, table
 from .._support.types import Params, State
@@ -130,7 +131,10 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
             f"`describe` was given a batch of transforms: `{path}` of `{type(optimizer).__name__}` is not a scalar. "
             f"Describe one of them: `describe(jax.tree.map(lambda x: x[0], batch), params)`."
         )
-    params = shapes_of(params)
+    seen = model_of(params)
+    if seen.params is not params:  # of an NNX model, the variables, which no longer tell their roles
+        optimizer = with_roles(optimizer, lambda given: table_of(seen, given))
+    params = shapes_of(seen.params)
     leaves = leaves_with_paths(params)
     rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in leaves]
     notes: list[str] = []
@@ -231,7 +235,7 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
     of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
-            if (course := _course(x)) and not x._origin():
+            if (course := _course(x)) and not hasattr(x, "fields_of_optimizer"):
                 yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
 
 

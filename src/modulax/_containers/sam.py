@@ -69,7 +69,8 @@ class SAM(AbstractContainer):
         optimizer: optimizer of the parameters.
         adv_optimizer: the adversary; its learning rate is the radius $\rho$.
         sync_period: number of gradients in a round: one for the optimizer, the others for the adversary.
-        reset_state: whether to reset the state of the adversary at each round.
+        reset_state: whether to reset the state of the adversary at each round. Its schedules begin again then: for a
+            schedule of the radius, write `reset_state=False`.
         opaque_mode: whether one call makes a whole round.
         batch_axis_name: in opaque mode, name of the mapped axis over which the gradients of `grad_fn` are averaged.
 

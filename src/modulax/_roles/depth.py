@@ -2,18 +2,21 @@
 
 import collections
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from .._support.checks import listing
 from ..tree._paths import Names, matches
 
-# Components of paths that tell where a parameter outside the blocks belongs; the first component that matches counts,
-# without those in which the blocks are.
-_HEAD = re.compile(r"head|unembed|embed_out|logits|classifier|output|readout|decode|score|pool")
-_INPUT = re.compile(r"embed|(^|_)emb(s|_|$)|patch|(^|_)pos(_|$|i)|cls|token|stem|wte|wpe|input")
-_FIRST_NORM = re.compile(r"norm_pre|ln_pre|pre_norm|pre_ln")
-_NORM = re.compile(r"norm|ln|bn")
+# Words of names that tell where a parameter outside the blocks belongs. The first component of the path with such a
+# word counts, without those in which the blocks are. Only whole words: "subnet" is no batch norm.
+_HEAD = re.compile(
+    r"(lm|mlp)?heads?|unembed(ding|dings)?|logits?|classifiers?|outputs?|readout|decode[rs]?|scores?|pool(er|ing)?"
+)
+_TABLE = re.compile(r"(?!un).*embed(s|der|ding|dings)?|embs?|wte|wpe")
+_INPUT = re.compile(r"patch(es|ify)?|inputs?|stem|pos(ition|itions|itional)?|cls|tokens?")
+_BEFORE = re.compile(r"pre|patch(es|ify)?|inputs?|stem")
+_NORM = re.compile(r".*norms?|ln|bn|lnf")
 _STACK = re.compile(r"(block|layer|stage)s?$", re.IGNORECASE)
 _INDEXED = re.compile(r"(.*?)(\d+)")
 
@@ -184,11 +187,23 @@ def _all_depths(leaves: Iterable[Names], blocks: Mapping[Names, Any], n: int) ->
 
 
 def _by_name(names: Names, n: int) -> int | None:
-    kinds = ((_FIRST_NORM, 0), (_NORM, n), (_HEAD, n + 1), (_INPUT, 0))
-    for i, name in enumerate(map(str.lower, names)):
-        if name == "cls" and i < len(names) - 1:  # the layers of a classifier, and not a token
+    for i, name in enumerate(names):
+        words = _words(name)
+        if words == ["cls"] and i < len(names) - 1:  # the layers of a classifier, and not a token
             return n + 1
-        for pattern, depth in kinds:
-            if pattern.search(name):
-                return depth
+
+        def has(*patterns: re.Pattern[str], words: Sequence[str] = words) -> bool:
+            return any(pattern.fullmatch(word) for pattern in patterns for word in words)
+
+        if has(_NORM):
+            return 0 if has(_TABLE, _BEFORE) and not has(_HEAD) else n
+        if has(_HEAD) or words[:2] == ["embed", "out"]:
+            return n + 1
+        if has(_TABLE, _INPUT):
+            return 0
     return None
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name, in lower case: `PatchEmbed_0` has two."""
+    return [word.lower() for word in re.findall(r"[A-Z]*[a-z]+|[A-Z]+", name)]

@@ -14,7 +14,7 @@ from .role import AbstractRole, Attention, Bias, Convolution, Embedding, Gain, H
 
 _HEAD = re.compile(r"(.*_)?(head|unembed|unembedding|embed_out|logits|classifier|readout)_?\d*")
 _POSITION = re.compile(r"(.*_)?(wpe|pe|pos(ition)?(al|s)?(_?(emb|enc|table).*)?)|pos(ition)?_.*", re.IGNORECASE)
-_EMBEDDING = re.compile(r".*embed.*|(.*_)?embs?|wte|.*token.*|cls.*", re.IGNORECASE)
+_EMBEDDING = re.compile(r".*embed.*|(.*_)?embs?|wte|(.*_)?tokens?|token_types?|cls", re.IGNORECASE)
 _GAIN = re.compile(r"scale|gain|gamma", re.IGNORECASE)
 _BIAS = re.compile(r"(.*_)?bias|beta", re.IGNORECASE)
 _FUSED = re.compile(r"w?qkv(_proj|_kernel)?|to_qkv|c_attn|in_proj", re.IGNORECASE)
@@ -69,7 +69,12 @@ def in_module(names: Names, shape: Sequence[int]) -> AbstractRole | None:
         return Gain()
     if _POSITION.fullmatch(name):
         return Position()
-    return Embedding(**axes(len(shape), [0], [1], 2)) if _EMBEDDING.fullmatch(name) else None
+    if not _EMBEDDING.fullmatch(name):
+        return None
+    # `unembed` and `embed_out`: an array has no layer that tells which of its axes are the inputs.
+    if _HEAD.fullmatch(name):
+        return Head(is_known=False).like(unknown(shape), tuple(shape))
+    return Embedding(**axes(len(shape), [0], [1], 2))
 
 
 def unknown(shape: Sequence[int]) -> AbstractRole:

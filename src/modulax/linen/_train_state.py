@@ -1,7 +1,7 @@
 """Flax's `TrainState` with the optimizer as data."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,18 @@ from flax import struct
 from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._support.checks import brief
+
+
+class _WithArguments(NamedTuple):
+    """An optimizer with extra arguments, which Flax's `apply_gradients` doesn't pass on."""
+
+    tx: AbstractTransform
+    extra: dict[str, Any]
+
+    def update(self, updates: Any, state: Any, params: Any) -> Any:
+        return self.tx.update(updates, state, params, **self.extra)
 
 
 class TrainState(train_state.TrainState):
@@ -49,6 +59,23 @@ class TrainState(train_state.TrainState):
             )
         state = super().create(apply_fn=apply_fn, params=params, tx=jax.device_put(tx), **kwargs)
         return state.replace(step=jnp.asarray(state.step, jnp.int32))
+
+    def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
+        """Take one step.
+
+        Args:
+            grads: the gradients.
+            **kwargs: extra arguments that the optimizer needs, such as `value=loss`, and new values of other fields.
+        """
+        needed = {name for part in everything_in(self.tx) for name in extra_arguments(part)}
+        extra = {name: kwargs.pop(name) for name in needed & kwargs.keys()}
+        if not extra:
+            return super().apply_gradients(grads=grads, **kwargs)
+        given = self.replace(tx=_WithArguments(self.tx, extra))
+        return given._stepped(grads, kwargs).replace(tx=self.tx)
+
+    def _stepped(self, grads: Any, fields: Mapping[str, Any]) -> Self:
+        return super().apply_gradients(grads=grads, **fields)
 
     @property
     def eval_params(self) -> Any:

@@ -32,12 +32,17 @@ from .._roles.labels import with_roles
 from .._support.flax_nodes import register_class
 from .._support.methods import result_is_indexed
 from .._support.wrong_calls import foreign_attribute, meant_by
+from ..tree._math import strong
 from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
 from ..tree._state import owners
 
 
 class Hyperparameter(nnx.Variable):
     """A hyperparameter of an optimizer, which NNX carries into and out of its transforms like any other variable."""
+
+    def set_value(self, value: Any, **options: Any) -> None:
+        # A weakly typed array, such as `jnp.asarray(1e-3)`, has another type for JAX than the one that it replaces.
+        super().set_value(strong(value), **options)
 
 
 @jtu.register_pytree_with_keys_class
@@ -184,7 +189,7 @@ class Optimizer(nnx.Pytree):
         variables = nnx.state(model, wrt, graph=graph)
         params = nnx.as_pure(variables)
         state = _init(optimizer, params, zero)
-        self.hyperparameters = nnx.data(jtu.tree_map(lambda x: Hyperparameter(jnp.asarray(x)), optimizer))
+        self.hyperparameters = nnx.data(jtu.tree_map(lambda x: Hyperparameter(strong(jnp.asarray(x))), optimizer))
         self._structure, boxes = _boxed(state, params, variables, is_divided=zero is not None)
         self.opt_state = nnx.data(boxes)
         has_steps = optimizer.clock == "keeper" and "step" in self.opt_state  # an optimizer, or `Scheduled`

@@ -48,6 +48,15 @@ class AbstractSpace(abc.ABC):
         bounds = {"low": 0.0, "high": 1.0}
         return Parameter(f"quantile of {name}", "FloatDistribution", bounds, lambda u: self.at(min(u, 1 - 1e-12)))
 
+    def beyond(self, above: bool) -> "AbstractSpace | None":
+        """Return the space next to this one, half as wide, in which a better value may be; None if there is none.
+
+        Args:
+            above: whether on the side of the largest values, or of the smallest ones.
+        """
+        del above
+        return None
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{x!r}' for x in vars(self).values())})"
 
@@ -72,6 +81,14 @@ class Uniform(AbstractSpace):
         """Return the parameter that Optuna samples, the hyperparameter itself."""
         return Parameter(name, "FloatDistribution", {"low": self.low, "high": self.high}, _same)
 
+    def beyond(self, above: bool) -> "Uniform | None":
+        """Return the interval next to this one, half as wide. One of nonnegative numbers is not continued below 0."""
+        half = (self.high - self.low) / 2
+        if above:
+            return Uniform(self.high, self.high + half)
+        low = self.low - half if self.low < 0 else max(self.low - half, 0.0)
+        return Uniform(low, self.low) if low < self.low else None
+
 
 class LogUniform(AbstractSpace):
     """Uniform in the logarithm between `low` and `high`, for learning rates and other scales."""
@@ -90,6 +107,11 @@ class LogUniform(AbstractSpace):
     def parameter(self, name: str) -> Parameter:
         """Return the parameter that Optuna samples, the hyperparameter itself."""
         return Parameter(name, "FloatDistribution", {"low": self.low, "high": self.high, "log": True}, _same)
+
+    def beyond(self, above: bool) -> "LogUniform":
+        """Return the interval next to this one, half as wide in the logarithm."""
+        factor = math.sqrt(self.high / self.low)
+        return LogUniform(self.high, self.high * factor) if above else LogUniform(self.low / factor, self.low)
 
 
 class Normal(AbstractSpace):
@@ -120,6 +142,9 @@ class Choice(AbstractSpace):
     def parameter(self, name: str) -> Parameter:
         """Return the parameter that Optuna samples: the value, or its text if Optuna can't store it."""
         choices = {_storable(value): value for value in self.values}
+        if len(choices) < len(self.values):
+            # Objects without a text of their own, such as two `WrappedSchedule`s of functions called `<lambda>`.
+            choices = {f"{i}: {_storable(value)}": value for i, value in enumerate(self.values)}
         return Parameter(name, "CategoricalDistribution", {"choices": tuple(choices)}, choices.__getitem__)
 
 
@@ -144,6 +169,11 @@ class OneMinus(AbstractSpace):
         """Return the parameter that Optuna samples, that of the other space: one minus the hyperparameter."""
         inside = self.space.parameter(f"1 - {name}")
         return inside._replace(value=lambda x: 1.0 - inside.value(x))
+
+    def beyond(self, above: bool) -> "OneMinus | None":
+        """Return one minus the space next to the other one."""
+        inside = self.space.beyond(not above)
+        return None if inside is None else OneMinus(inside)
 
 
 def _interval(space: AbstractSpace, low: float, high: float) -> tuple[float, float]:
@@ -172,7 +202,7 @@ def seed_of(key: PRNGKeyArray, fold: int = 0) -> list[int]:
     return [int(x) for x in np.asarray(bits).ravel()]
 
 
-def _points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
+def unit_points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
     """Points in the unit cube: independent ones (`"random"`), or a scrambled Sobol sequence (`"sobol"`)."""
     generator = np.random.default_rng(seed_of(key))
     if sampler == "random":
@@ -209,6 +239,6 @@ def sample(
     check_spaces("sweeps.sample", spaces)
     sampler = ("sobol" if len(spaces) > 1 else "random") if sampler is None else sampler
     check_option("sweeps.sample", "sampler", sampler, ("random", "sobol"))
-    points = _points(key, n, len(spaces), sampler).tolist()
+    points = unit_points(key, n, len(spaces), sampler).tolist()
     rows = [[space.at(u) for space, u in zip(spaces.values(), point, strict=True)] for point in points]
     return combined("sweeps.sample", optimizer, spaces, rows)

@@ -1,0 +1,444 @@
+"""Compare optimizers: a search for each within a declared space, and the chosen ones on new seeds."""
+
+import dataclasses
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_integer, check_option
+from .._support.tables import html_table, table
+from ._comparison_plot import plot_comparison
+from ._panels import REDUCTIONS
+from ._results import Results
+from ._run import Experiment, Settings, checked_key, train_all
+from ._spaces import AbstractSpace, check_spaces, seed_of, unit_points
+from ._statistics import Interval, best_of, intervals
+from ._sweep import Sweep, check_optimizer, combined, concat
+from ._training import Train, Trainable
+
+_REDUCTIONS = ("mean", "median")
+
+
+class SearchSpace:
+    """An optimizer and the distributions of those hyperparameters that are to be tuned, for `compare`.
+
+        space = sweeps.SearchSpace(mx.AdamW(1e-3), learning_rate=sweeps.LogUniform(1e-4, 1e-1))
+
+    Args:
+        optimizer: the optimizer; whatever is not named keeps its value.
+        **spaces: the space of each hyperparameter, by the names of `replace`. Without any, there is nothing to tune.
+    """
+
+    def __init__(self, optimizer: AbstractTransform, /, **spaces: AbstractSpace):
+        check_optimizer("sweeps.SearchSpace", optimizer)
+        if spaces:
+            check_spaces("sweeps.SearchSpace", spaces)
+        self.optimizer, self.spaces = optimizer, spaces
+
+    def __repr__(self) -> str:
+        named = "".join(f", {name}={space!r}" for name, space in self.spaces.items())
+        return f"SearchSpace({self.optimizer!r}{named})"
+
+    def drawn(self, key: PRNGKeyArray, n: int) -> tuple[Sweep, np.ndarray]:
+        """Return `n` optimizers and the quantile of each hyperparameter; a single one if there is nothing to tune."""
+        if not self.spaces:
+            return Sweep([self.optimizer]), np.zeros((1, 0))
+        at = unit_points(key, n, len(self.spaces), "sobol" if len(self.spaces) > 1 else "random")
+        rows = [[space.at(u) for space, u in zip(self.spaces.values(), row, strict=True)] for row in at.tolist()]
+        return combined("sweeps.SearchSpace", self.optimizer, self.spaces, rows), at
+
+    def edges(self, at: np.ndarray, best: int) -> dict[str, bool]:
+        """The hyperparameters of which no larger value was tried than that of the best member (True), or no smaller."""
+        found = {}
+        for column, (name, space) in enumerate(self.spaces.items()):
+            for above, extreme in ((False, at[:, column].min()), (True, at[:, column].max())):
+                if len(at) > 1 and at[best, column] == extreme and space.beyond(above) is not None:
+                    found[name] = above
+        return found
+
+    def extended(self, edges: Mapping[str, bool], key: PRNGKeyArray, n: int) -> tuple[Sweep, np.ndarray] | None:
+        """Members beyond the edges at which the best one is; None where a hyperparameter can't have such values."""
+        beyond = {name: space.beyond(edges[name]) if name in edges else space for name, space in self.spaces.items()}
+        try:
+            sweep, at = SearchSpace(self.optimizer, **{k: v for k, v in beyond.items() if v is not None}).drawn(key, n)
+        except ValueError:  # a decay rate above 1
+            return None
+        for column, name in enumerate(self.spaces):
+            if name in edges:
+                at[:, column] = 1 + at[:, column] / 2 if edges[name] else (at[:, column] - 1) / 2
+        return sweep, at
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """The result of `compare`.
+
+    Attributes:
+        names: the names of the optimizers, the best first.
+        optimizers: the chosen optimizer of each name.
+        tuned: the names of the hyperparameters of each that were tuned.
+        search: the results of the search, of one seed: all members of all names.
+        members: the members of each name in `search`, the chosen one first.
+        results: the results of the chosen optimizers on new seeds, in the order of `names`.
+        metric: the metric that the optimizers are chosen by.
+        test: the metric that is reported.
+        mode: `"min"` if small values are good, `"max"` if large ones are.
+        reduce: `"mean"` or `"median"` over the seeds.
+        edges: for each name, the hyperparameters of which the chosen value is the smallest or the largest that was
+            tried, so that a better one may be beyond it.
+        values: the reported metric on the new seeds, `[optimizer, seed]`.
+        intervals: its mean or median over the seeds, with a bootstrap interval of 95 %.
+        differences: the difference between two optimizers in it, `[optimizer, optimizer]`, with an interval; the seeds
+            are paired.
+    """
+
+    names: tuple[str, ...]
+    optimizers: dict[str, Any]
+    tuned: dict[str, tuple[str, ...]]
+    search: Results
+    members: dict[str, list[int]]
+    results: Results
+    metric: str
+    test: str
+    mode: str
+    reduce: str
+    edges: dict[str, tuple[str, ...]]
+    values: np.ndarray
+    intervals: Interval
+    differences: Interval
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """One more than the number of optimizers that are better beyond doubt, so that those in doubt share a rank."""
+        worse = self.differences.low > 0 if self.mode == "min" else self.differences.high < 0
+        return dict(zip(self.names, (1 + worse.sum(axis=1)).tolist(), strict=True))
+
+    def ties(self, name: str) -> list[str]:
+        """Return the optimizers that can't be told from this one: the interval of the difference contains zero.
+
+        Args:
+            name: the name of an optimizer.
+        """
+        i = self._index(name)
+        in_doubt = (self.differences.low[i] <= 0) & (self.differences.high[i] >= 0)
+        return [other for j, other in enumerate(self.names) if j != i and in_doubt[j]]
+
+    def expected(self, name: str) -> np.ndarray:
+        """Return the expected metric of the best of k members, for each k from 1 to the number of members.
+
+        The member is chosen by the validation metric, and the reported metric is that of the search. A run that
+        diverged counts as the worst that did not, of any optimizer (Dodge et al., 2019).
+
+        Args:
+            name: the name of an optimizer.
+        """
+        self._index(name)
+        costs, reported = (_costs(self.search, metric, self.mode)[:, 0] for metric in (self.metric, self.test))
+        finite = reported[np.isfinite(reported)]
+        reported = np.where(np.isfinite(reported), reported, finite.max() if finite.size else np.nan)
+        found = best_of(costs[self.members[name]], reported[self.members[name]])
+        return found if self.mode == "min" else -found
+
+    def diverged(self, name: str) -> float:
+        """Return the share of the members of the search that diverged.
+
+        Args:
+            name: the name of an optimizer.
+        """
+        self._index(name)
+        return float(self.search.diverged[self.members[name]].mean())
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a dict for each optimizer, the best first: rank, metric with interval, difference from the best.
+
+        `pandas.DataFrame` takes it as it is. `ties` names the optimizers that can't be told from this one, and `edge`
+        the hyperparameters whose chosen value is at the edge of what was tried.
+        """
+        columns = self.results.sweep.table()
+        rows = []
+        for i, name in enumerate(self.names):
+            row = {
+                "optimizer": name,
+                "rank": self.ranks[name],
+                self.test: float(self.intervals.middle[i]),
+                f"{self.test}_low": float(self.intervals.low[i]),
+                f"{self.test}_high": float(self.intervals.high[i]),
+                "difference": float(self.differences.middle[i, 0]),
+                "difference_low": float(self.differences.low[i, 0]),
+                "difference_high": float(self.differences.high[i, 0]),
+                "ties": ", ".join(self.ties(name)),
+                "members": len(self.members[name]),
+                "diverged": self.diverged(name),
+                "edge": ", ".join(self.edges[name]),
+            }
+            rows.append(row | {k: columns[i][k] for k in self.tuned[name]})
+        return rows
+
+    def __repr__(self) -> str:
+        header, rows = self._cells()
+        seeds = self.values.shape[1]
+        title = f"Comparison by `{self.test}`: the {self.reduce} over {seeds} new seeds, with an interval of 95 %."
+        return "\n".join([title, "", *table(header, rows, right=header[1:5])])
+
+    def _repr_html_(self) -> str:
+        header, rows = self._cells()
+        note = f"The {self.reduce} of {self.test} over {self.values.shape[1]} new seeds, with an interval of 95 %."
+        return html_table(header, rows, right=header[1:5], notes=[note])
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        header = ["optimizer", "rank", self.test, "interval", "diverged", "ties with", "chosen", "at the edge"]
+        rows = []
+        for row in self.table():
+            low, high, name = row[f"{self.test}_low"], row[f"{self.test}_high"], row["optimizer"]
+            chosen = ", ".join(f"{k}={_text(row[k])}" for k in self.tuned[name])
+            cells = [name, str(row["rank"]), _text(row[self.test]), f"{_text(low)} to {_text(high)}"]
+            share = f"{row['diverged']:.0%}" if row["diverged"] else ""
+            rows.append([*cells, share, row["ties"], chosen, row["edge"]])
+        return header, rows
+
+    def plot(self) -> Any:
+        """Plot the metric of each optimizer, and the expected one for each tuning budget; return the figure.
+
+        Left: the value of each new seed, with the mean or median and its interval. Right: `expected`, the metric of the
+        best of k members of the search, against k. Requires `pip install "modulax[sweeps]"`.
+
+        Raises:
+            ImportError: if matplotlib is not installed.
+        """
+        curves = {name: self.expected(name) for name in self.names}
+        return plot_comparison(self.names, self.values, self.intervals, curves, self.test, self.mode)
+
+    def _index(self, name: str) -> int:
+        if name not in self.names:
+            raise ValueError(f"There is no optimizer {name!r} in this comparison: there are {', '.join(self.names)}.")
+        return self.names.index(name)
+
+
+def _text(x: Any) -> str:
+    return f"{x:.3g}" if isinstance(x, float) else str(x)
+
+
+def compare(
+    spaces: Mapping[str, SearchSpace],
+    train: Train | Trainable,
+    metric: str | None = None,
+    *,
+    test: str | None = None,
+    budget: int = 16,
+    seeds: int = 8,
+    mode: str = "min",
+    reduce: str = "mean",
+    extend: bool = True,
+    key: PRNGKeyArray | None = None,
+    segments: int = 1,
+    chunk: int | None = None,
+    devices: Any = None,
+    memory: float | int | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Tune each optimizer within a declared space with the same budget, and compare the chosen ones on new seeds.
+
+        rates = sweeps.LogUniform(1e-4, 1e-1)
+        comparison = sweeps.compare(
+            {
+                "AdamW": sweeps.SearchSpace(mx.AdamW(1e-3), learning_rate=rates),
+                "Lion": sweeps.SearchSpace(mx.Lion(1e-4), learning_rate=sweeps.LogUniform(1e-5, 1e-2)),
+            },
+            train, "valid_loss", test="test_loss",
+        )
+        print(comparison)
+
+    `budget` members of each optimizer are drawn from its space and trained with one seed. The best by `metric` is
+    chosen, and trained again with `seeds` new seeds, which are the same for all optimizers. So its report isn't that of
+    a lucky run. Where the best member has the largest or the smallest value of a hyperparameter, half as many members
+    are drawn beyond it. If the chosen value is at the edge even then, `edges` says so: the space was too narrow.
+
+    The intervals are those of a percentile bootstrap over the seeds, and no correction is made for the number of pairs.
+    Eight seeds show large differences only. Compare at two lengths of training: an order often changes with the length.
+
+    References:
+        Dodge et al., [Show Your Work: Improved Reporting of Experimental
+        Results](https://arxiv.org/abs/1909.03004), 2019;
+        Choi et al., [On Empirical Comparisons of Optimizers for Deep Learning](https://arxiv.org/abs/1910.05446), 2019.
+
+    Args:
+        spaces: the search space of each optimizer, by its name.
+        train: `train(optimizer, key)`, or a `Trainable`, as in `run`.
+        metric: the metric that the best member is chosen by, such as a validation loss; may be left out if there is
+            only one.
+        test: the metric to report; by default that which the best is chosen by.
+        budget: the number of members of each optimizer.
+        seeds: the number of new seeds.
+        mode: `"min"` if small values are good, `"max"` if large ones are.
+        reduce: `"mean"` or `"median"` over the new seeds.
+        extend: whether to draw members beyond an edge at which the best one is.
+        key: random key, from which those of the search and of the new seeds are made.
+        segments: the number of segments of a `Trainable`.
+        chunk: as in `run`.
+        devices: as in `run`.
+        memory: as in `run`.
+        folder: as in `run`; it gets a folder for the search, its extension and the new seeds each.
+        progress: as in `run`.
+
+    Raises:
+        TypeError: if a space isn't a `SearchSpace`.
+        ValueError: if there is no such metric, or a drawn value is out of the range of its hyperparameter.
+    """
+    _check_spaces(spaces)
+    check_integer("sweeps.compare", "budget", budget)
+    check_integer("sweeps.compare", "seeds", seeds)
+    check_option("sweeps.compare", "mode", mode, ("min", "max"))
+    check_option("sweeps.compare", "reduce", reduce, _REDUCTIONS)
+    key = checked_key("sweeps.compare", key)
+    of_search, of_seeds = jax.random.split(key)
+
+    def trained(parts: Mapping[str, Any], what: str, key: PRNGKeyArray, seeds: int) -> Results:
+        experiment = Experiment(
+            concat(parts), train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.compare"
+        )
+        for name in (metric, test if test is not None else metric):
+            experiment.results().scores(name, mode=mode)  # an error if there is no such metric
+        return train_all(experiment, Settings(chunk, memory, None if folder is None else Path(folder) / what, progress))
+
+    drawn = {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()}
+    search = trained({name: sweep for name, (sweep, _) in drawn.items()}, "search", of_search, 1)
+    metric = search._metric(metric)[0]
+    test = metric if test is None else test
+    quantiles = {name: at for name, (_, at) in drawn.items()}
+    members = _places({name: len(at) for name, at in quantiles.items()})
+    edges = _edges(spaces, search, members, quantiles, metric, mode)
+    if extend and (more := _extensions(spaces, edges, of_search, -(-budget // 2))):
+        extension = trained({name: sweep for name, (sweep, _) in more.items()}, "extension", of_search, 1)
+        search, members = _joined(search, members, extension, {name: len(at) for name, (_, at) in more.items()})
+        quantiles |= {name: np.concatenate([quantiles[name], at]) for name, (_, at) in more.items()}
+        edges = _edges(spaces, search, members, quantiles, metric, mode)
+    costs = _costs(search, metric, mode)[:, 0]
+    members = {name: sorted(places, key=lambda i: (costs[i], i)) for name, places in members.items()}
+    chosen = {name: search.sweep[places[:1]] for name, places in members.items()}
+    results = trained(chosen, "seeds", of_seeds, seeds)
+    return _comparison(spaces, search, members, results, metric, test, mode, reduce, edges, of_seeds)
+
+
+def _check_spaces(spaces: Any) -> None:
+    if not isinstance(spaces, Mapping) or not spaces:
+        raise TypeError(
+            '`sweeps.compare` takes a search space for each optimizer, by its name: `{"AdamW": '
+            "sweeps.SearchSpace(mx.AdamW(1e-3), learning_rate=sweeps.LogUniform(1e-4, 1e-1))}`."
+        )
+    for name, space in spaces.items():
+        if not isinstance(space, SearchSpace):
+            raise TypeError(
+                f"`sweeps.compare` takes a `sweeps.SearchSpace(optimizer, learning_rate=...)` for {name!r}, got "
+                f"{type(space).__name__}."
+            )
+
+
+def _key_of(key: PRNGKeyArray, name: str, fold: int = 0) -> PRNGKeyArray:
+    """The key of a name, so that the members of an optimizer don't depend on the others."""
+    return jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(name.encode())), fold)
+
+
+def _places(counts: Mapping[str, int], first: int = 0) -> dict[str, list[int]]:
+    """The members of each name in a sweep that has them one name after another."""
+    ends = np.cumsum([first, *counts.values()]).tolist()
+    return {name: list(range(begin, end)) for name, begin, end in zip(counts, ends[:-1], ends[1:], strict=True)}
+
+
+def _costs(results: Results, metric: str, mode: str) -> np.ndarray:
+    """The last values of a metric, `[member, seed]`, small ones being good; infinite of runs that diverged."""
+    sign = 1.0 if mode == "min" else -1.0
+    values = sign * results._final_numbers(metric)
+    # A metric that is NaN between evaluations marks all runs.
+    bad = results.diverged & (not results.diverged.all())
+    return np.where(np.isfinite(values) & ~bad, values, np.inf)
+
+
+def _edges(
+    spaces: Mapping[str, SearchSpace],
+    search: Results,
+    members: Mapping[str, list[int]],
+    quantiles: Mapping[str, np.ndarray],
+    metric: str,
+    mode: str,
+) -> dict[str, dict[str, bool]]:
+    """The hyperparameters of each name whose best value is at an edge, and whether at the upper one."""
+    costs = _costs(search, metric, mode)[:, 0]
+    return {name: space.edges(quantiles[name], int(costs[members[name]].argmin())) for name, space in spaces.items()}
+
+
+def _extensions(
+    spaces: Mapping[str, SearchSpace], edges: Mapping[str, Mapping[str, bool]], key: PRNGKeyArray, n: int
+) -> dict[str, tuple[Sweep, np.ndarray]]:
+    """Members beyond the edges, of each name whose best member is at one."""
+    found = {name: spaces[name].extended(x, _key_of(key, name, 1), n) for name, x in edges.items() if x}
+    return {name: x for name, x in found.items() if x is not None}
+
+
+def _joined(
+    search: Results, members: Mapping[str, list[int]], more: Results, counts: Mapping[str, int]
+) -> tuple[Results, dict[str, list[int]]]:
+    """The results of two sweeps as one, and the members of each name in it."""
+    places = _places(counts, first=len(search.sweep))
+    joined = dataclasses.replace(
+        search,
+        sweep=Sweep(
+            [*search.sweep, *more.sweep],
+            search.sweep.names | more.sweep.names,
+            [*search.sweep.labels, *more.sweep.labels],
+        ),
+        metrics=jax.tree.map(lambda *xs: np.concatenate(xs), search.metrics, more.metrics),
+        diverged=np.concatenate([search.diverged, more.diverged]),
+        segments=np.concatenate([search.segments, more.segments]),
+        chunk=(*search.chunk, *more.chunk),
+    )
+    return joined, {name: [*own, *places.get(name, [])] for name, own in members.items()}
+
+
+def _comparison(
+    spaces: Mapping[str, SearchSpace],
+    search: Results,
+    members: dict[str, list[int]],
+    results: Results,
+    metric: str,
+    test: str,
+    mode: str,
+    reduce: str,
+    edges: Mapping[str, Mapping[str, bool]],
+    key: PRNGKeyArray,
+) -> Comparison:
+    """The statistics of the chosen optimizers, the best first."""
+    costs = _costs(results, test, mode)
+    order = np.argsort(REDUCTIONS[reduce](costs, axis=1), kind="stable").tolist()
+    values = costs[order] if mode == "min" else -costs[order]
+    of_each, of_pairs = intervals(values, reduce, seed_of(key))
+    names = tuple(list(members)[i] for i in order)
+    return Comparison(
+        names=names,
+        optimizers={list(members)[i]: results.sweep[i] for i in order},
+        tuned={name: tuple(spaces[name].spaces) for name in names},
+        search=search,
+        members={name: members[name] for name in names},
+        results=dataclasses.replace(
+            results,
+            sweep=results.sweep[order],
+            metrics=jax.tree.map(lambda x: x[order], results.metrics),
+            diverged=results.diverged[order],
+            segments=results.segments[order],
+        ),
+        metric=metric,
+        test=test,
+        mode=mode,
+        reduce=reduce,
+        edges={name: tuple(edges[name]) for name in names},
+        values=values,
+        intervals=of_each,
+        differences=of_pairs,
+    )

@@ -1,0 +1,76 @@
+"""The picture of a comparison: the metric of each optimizer, and what each tuning budget leads to."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._support.plotting import pyplot
+from ._panels import has_tens, padded
+from ._plots import CATEGORIES, SOFT, STYLE, _show_in_notebook, set_heights
+from ._statistics import Interval
+
+
+def plot_comparison(
+    names: Sequence[str],
+    values: np.ndarray,
+    interval: Interval,
+    curves: Mapping[str, np.ndarray],
+    metric: str,
+    mode: str,
+) -> Any:
+    """The figure of `Comparison.plot`."""
+    plt = pyplot("Comparison.plot", "sweeps")
+    colors = _colors(plt, len(names))
+    figure = plt.figure(figsize=(8.0, max(2.6, 0.9 + 0.26 * len(names))), layout="constrained")
+    with plt.rc_context(STYLE):
+        left, right = figure.subplots(1, 2)
+        _values(left, names, values, interval, colors, metric, mode)
+        _curves(right, curves, colors, metric, mode)
+        figure.draw_without_rendering()
+    figure._ipython_display_ = functools.partial(_show_in_notebook, figure)
+    return figure
+
+
+def _colors(plt: Any, n: int) -> list[Any]:
+    return list(CATEGORIES[:n]) if n <= len(CATEGORIES) else [plt.get_cmap("turbo")(x) for x in np.linspace(0, 0.95, n)]
+
+
+def _values(
+    ax: Any, names: Sequence[str], values: np.ndarray, interval: Interval, colors: Sequence[Any], metric: str, mode: str
+) -> None:
+    """The seeds of each optimizer in a row, with the interval; those that diverged at the right edge."""
+    finite = values[np.isfinite(values)]
+    is_log = False
+    if finite.size:
+        ends = float(finite.min()), float(finite.max())
+        is_log = has_tens(*ends, mode)
+        ax.set_xlim(*padded(*ends, is_log))
+    if is_log:
+        ax.set_xscale("log")
+    edge = ax.get_xlim()[1]
+    for row, (color, own) in enumerate(zip(colors, values, strict=True)):
+        sound = own[np.isfinite(own)]
+        ax.plot(sound, np.full(len(sound), row), ".", color=SOFT, zorder=1)
+        if len(sound) < len(own):
+            ax.plot([edge], [row], "x", color=color, clip_on=False)
+        if np.isfinite([part[row] for part in interval]).all():
+            ax.plot([interval.low[row], interval.high[row]], [row, row], color=color, linewidth=2.5, zorder=2)
+            ax.plot([interval.middle[row]], [row], "o", color=color, zorder=3)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set(xlabel=metric, title="chosen, on new seeds")
+
+
+def _curves(ax: Any, curves: Mapping[str, np.ndarray], colors: Sequence[Any], metric: str, mode: str) -> None:
+    """What the best of k members leads to."""
+    for color, (name, curve) in zip(colors, curves.items(), strict=True):
+        ax.plot(range(1, len(curve) + 1), curve, color=color, label=name, marker="o" if len(curve) == 1 else "")
+    every = np.concatenate(list(curves.values()))
+    finite = every[np.isfinite(every)]
+    set_heights(ax, (float(finite.min()), float(finite.max())) if finite.size else None, mode)
+    ax.set(xlabel="members tried", ylabel=f"expected {metric}", title="best of k members of the search")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    if len(curves) > 1:
+        ax.legend(fontsize=7, ncols=1 + len(curves) // 9)

@@ -1,0 +1,193 @@
+"""`sweeps.compare`: the choice by validation, new seeds, edges, intervals, ranks, budgets."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from scipy import stats
+
+import modulax as mx
+from modulax import sweeps
+from modulax.sweeps import _statistics
+
+QUIET: dict[str, Any] = {"progress": False, "devices": 1}
+RATE = sweeps.LogUniform(1e-3, 1e-1)
+TRAINED: list[str] = []
+
+
+def train(optimizer: Any, key: Any) -> Any:
+    """A loss that is least at the rate 1 for SGD and 0.01 for Sign; the test metric has another order."""
+    TRAINED.append(type(optimizer).__name__)
+    rate, noise = jnp.log10(optimizer.learning_rate), jax.random.normal(key)
+    at = -2.0 if isinstance(optimizer, mx.SignSGD) else 0.0
+    return {"valid": (rate - at) ** 2, "test": 3 + at + 0.1 * noise + rate}
+
+
+def compared(**options: Any) -> sweeps.Comparison:
+    spaces = {
+        "SGD": sweeps.SearchSpace(mx.SGD(1e-3), learning_rate=RATE),
+        "Sign": sweeps.SearchSpace(mx.SignSGD(1e-3), learning_rate=RATE),
+        "given": sweeps.SearchSpace(mx.SignSGD(0.01)),
+    }
+    return sweeps.compare(spaces, train, "valid", **{"test": "test", "budget": 8, "seeds": 6} | QUIET | options)
+
+
+@pytest.fixture(scope="module")
+def comparison() -> sweeps.Comparison:
+    return compared()
+
+
+def test_the_best_by_validation_is_trained_again_with_new_seeds(comparison: sweeps.Comparison):
+    search = comparison.search
+    for name, places in comparison.members.items():
+        chosen = comparison.optimizers[name]
+        assert chosen == search.sweep[places[0]]
+        assert search["valid"][places[0], 0] == search["valid"][places, 0].min()
+        row = comparison.names.index(name)
+        assert comparison.results.sweep[row] == chosen
+        np.testing.assert_array_equal(comparison.values[row], comparison.results["test"][row])
+    assert not set(map(str, search.keys)) & set(map(str, comparison.results.keys))
+    assert comparison.values.shape == (3, 6)
+    # The best first, by the metric that is reported.
+    assert comparison.intervals.middle.tolist() == sorted(comparison.values.mean(axis=1), key=float)
+
+
+def test_an_edge_is_extended_and_then_said(comparison: sweeps.Comparison):
+    rates = {
+        name: [float(comparison.search.sweep[i].learning_rate) for i in places]
+        for name, places in comparison.members.items()
+    }
+    # The loss of SGD falls up to the rate 1: four more members, beyond 0.1 by half of the two decades.
+    assert len(rates["SGD"]) == 12
+    assert sum(0.1 <= rate <= 1.0 for rate in rates["SGD"]) == 4
+    assert rates["SGD"][0] == max(rates["SGD"])
+    assert comparison.edges == {"SGD": ("learning_rate",), "Sign": (), "given": ()}
+    assert len(rates["Sign"]) == 8
+    assert rates["given"] == [pytest.approx(0.01)]
+    narrow = compared(extend=False)
+    assert {name: len(places) for name, places in narrow.members.items()} == {"SGD": 8, "Sign": 8, "given": 1}
+    # The members of one optimizer don't depend on the others.
+    assert [float(narrow.search.sweep[i].learning_rate) for i in narrow.members["Sign"]] == rates["Sign"]
+
+
+def test_no_member_beyond_the_range_of_a_hyperparameter():
+    spaces = {"Lion": sweeps.SearchSpace(mx.Lion(0.01), b1=sweeps.Uniform(0.5, 0.99))}
+
+    def train(optimizer: Any, key: Any) -> Any:
+        del key
+        return -optimizer.b1
+
+    found = sweeps.compare(spaces, train, budget=4, seeds=2, **QUIET)
+    assert len(found.members["Lion"]) == 4
+    assert found.edges == {"Lion": ("b1",)}
+
+
+def test_spaces_beyond_an_edge():
+    above, below = sweeps.LogUniform(1e-4, 1e-2).beyond(True), sweeps.LogUniform(1e-4, 1e-2).beyond(False)
+    assert (above.low, above.high) == pytest.approx((1e-2, 1e-1))
+    assert (below.low, below.high) == pytest.approx((1e-5, 1e-4))
+    assert sweeps.Uniform(1.0, 3.0).beyond(True) == sweeps.Uniform(3.0, 4.0)
+    assert sweeps.Uniform(0.5, 3.0).beyond(False) == sweeps.Uniform(0.0, 0.5)
+    assert sweeps.Uniform(0.0, 3.0).beyond(False) is None
+    assert sweeps.Uniform(-1.0, 3.0).beyond(False) == sweeps.Uniform(-3.0, -1.0)
+    decays = sweeps.OneMinus(sweeps.Uniform(0.0, 0.5))
+    assert decays.beyond(True) is None
+    assert decays.beyond(False) == sweeps.OneMinus(sweeps.Uniform(0.5, 0.75))
+    assert sweeps.Choice([1, 2]).beyond(True) is None
+
+
+def test_intervals_are_those_of_a_paired_bootstrap():
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=12)
+    values = np.stack([common, common + 0.1 + 0.01 * rng.normal(size=12), np.full(12, np.inf)])
+    of_each, of_pairs = _statistics.intervals(values, "mean", [1])
+    expected = stats.bootstrap((common,), np.mean, method="percentile", n_resamples=9999, rng=2).confidence_interval
+    np.testing.assert_allclose((of_each.low[0], of_each.high[0]), expected, atol=0.03)
+    np.testing.assert_allclose(of_each.middle[:2], values[:2].mean(axis=1))
+    # The common part of the seeds cancels.
+    assert 0.09 < of_pairs.low[1, 0] < of_pairs.middle[1, 0] < of_pairs.high[1, 0] < 0.11
+    assert of_each.low[2] == np.inf
+    assert (of_pairs.low[2, 0], of_pairs.high[0, 2], of_pairs.middle[2, 2]) == (np.inf, -np.inf, 0)
+    medians, _ = _statistics.intervals(values, "median", [1])
+    assert medians.middle[0] == np.median(common)
+
+
+def test_the_expected_best_is_that_of_all_choices():
+    costs, reported = np.asarray([3.0, 1.0, 2.0, np.inf]), np.asarray([10.0, 20.0, 5.0, 40.0])
+    for k, found in enumerate(_statistics.best_of(costs, reported), start=1):
+        chosen = [min(places, key=lambda i: costs[i]) for places in itertools.combinations(range(4), k)]
+        assert found == pytest.approx(np.mean([reported[i] for i in chosen]))
+
+
+def test_ranks_ties_and_the_table(comparison: sweeps.Comparison):
+    # `given` and the best of `Sign` have nearly the same rate, and the noise of a seed is common to both.
+    assert comparison.names[-1] == "SGD"
+    assert comparison.ranks["SGD"] == 3
+    assert comparison.ties("SGD") == []
+    rows = comparison.table()
+    assert [row["optimizer"] for row in rows] == list(comparison.names)
+    assert rows[0]["difference"] == 0
+    assert rows[2]["difference_low"] > 0
+    assert rows[2]["edge"] == "learning_rate"
+    assert rows[2]["learning_rate"] == pytest.approx(float(comparison.optimizers["SGD"].learning_rate))
+    assert "learning_rate" not in next(row for row in rows if row["optimizer"] == "given")
+    for text in (repr(comparison), comparison._repr_html_()):
+        assert "interval" in text
+        assert "learning_rate=" in text
+    assert comparison.expected("SGD").shape == (12,)
+
+
+def noisy(optimizer: Any, key: Any) -> Any:
+    rate = optimizer.learning_rate
+    return jnp.where(rate > 0.01, jnp.inf, 1.0) + jax.random.normal(key)
+
+
+def test_runs_that_diverge_and_optimizers_in_doubt():
+    spaces = {
+        "A": sweeps.SearchSpace(mx.SGD(1e-3), learning_rate=RATE),
+        "B": sweeps.SearchSpace(mx.Lion(1e-3), learning_rate=sweeps.LogUniform(1e-3, 1e-2)),
+        "C": sweeps.SearchSpace(mx.Adam(0.1)),
+    }
+    found = sweeps.compare(spaces, noisy, budget=8, seeds=4, mode="min", reduce="median", **QUIET)
+    assert found.ties("A") == ["B"]
+    assert found.ranks == {"A": 1, "B": 1, "C": 3}
+    assert 0 < found.diverged("A") < 1
+    assert found.diverged("C") == 1
+    assert np.isinf(found.intervals.middle[2])
+    assert np.isfinite(found.expected("A")).all()
+    assert found.expected("C") == pytest.approx(found.expected("A").max(), abs=3)
+    highest = sweeps.compare(spaces, lambda opt, key: -noisy(opt, key), budget=8, seeds=4, mode="max", **QUIET)
+    assert highest.names[-1] == "C"
+    assert highest.ranks["C"] == 3
+    found.plot()
+
+
+def test_goes_on_from_a_folder(tmp_path: Path, comparison: sweeps.Comparison):
+    first = compared(folder=tmp_path)
+    np.testing.assert_array_equal(first.values, comparison.values)
+    again = compared(folder=tmp_path)
+    np.testing.assert_array_equal(first.values, again.values)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["extension", "search", "seeds"]
+
+
+def test_mistakes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
+    space = sweeps.SearchSpace(mx.SGD(1e-3), learning_rate=RATE)
+    with pytest.raises(TypeError, match=r"takes a search space for each optimizer, by its name"):
+        sweeps.compare([space], train)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"takes a `sweeps.SearchSpace\(optimizer, learning_rate=...\)` for 'SGD'"):
+        sweeps.compare({"SGD": mx.SGD(0.1)}, train)  # pyright: ignore[reportArgumentType]
+    TRAINED.clear()
+    with pytest.raises(ValueError, match="There is no metric `tset`"):
+        sweeps.compare({"SGD": space}, train, "valid", test="tset", **QUIET)
+    with pytest.raises(ValueError, match="Choose a metric"):
+        sweeps.compare({"SGD": space}, train, **QUIET)
+    with pytest.raises(ValueError, match="must be a space"):
+        sweeps.SearchSpace(mx.SGD(0.1), learning_rate=[0.1])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="There is no optimizer 'Adam' in this comparison"):
+        compared(budget=2, seeds=2).ties("Adam")
