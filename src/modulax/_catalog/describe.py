@@ -236,7 +236,7 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
     of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
-            if (course := _course(x)) and not x._origin():
+            if (course := _course(x)) and not hasattr(x, "fields_of_optimizer"):
                 yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
 
 

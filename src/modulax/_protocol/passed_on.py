@@ -23,13 +23,13 @@ class PassedOn(AbstractSchedule):
 
     Args:
         schedules: the schedules.
-        fields: the names of the fields that hold them.
+        fields_of_optimizer: the names of the fields that hold them.
         optimizer: the optimizer, if it computes the number; None if it is the value of the only schedule.
         index: which of the numbers in the transform of the optimizer it is, in JAX's order.
     """
 
     schedules: tuple[AbstractSchedule, ...]
-    fields: tuple[str, ...] = eqx.field(static=True)
+    fields_of_optimizer: tuple[str, ...] = eqx.field(static=True)
     optimizer: Any = None
     index: int = eqx.field(static=True, default=0)
 
@@ -44,9 +44,6 @@ class PassedOn(AbstractSchedule):
     def _title(self) -> str:
         return _titles(self.schedules, self.optimizer is not None)
 
-    def _origin(self) -> tuple[str, ...]:
-        return self.fields
-
 
 class PassedOnWithState(AbstractStatefulSchedule):
     """A number inside an optimizer that depends on stateful schedules, of which the values over a run are not known.
@@ -54,12 +51,12 @@ class PassedOnWithState(AbstractStatefulSchedule):
     Args:
         number: its value at the first step.
         name: the schedules, as in a table.
-        fields: the names of the fields that hold them.
+        fields_of_optimizer: the names of the fields that hold them.
     """
 
     number: Any
     name: str = eqx.field(static=True)
-    fields: tuple[str, ...] = eqx.field(static=True)
+    fields_of_optimizer: tuple[str, ...] = eqx.field(static=True)
 
     def init(self) -> tuple[()]:
         """Return nothing."""
@@ -77,9 +74,6 @@ class PassedOnWithState(AbstractStatefulSchedule):
 
     def _title(self) -> str:
         return self.name
-
-    def _origin(self) -> tuple[str, ...]:
-        return self.fields
 
 
 def _titles(schedules: Sequence[Any], is_computed: bool) -> str:

@@ -55,10 +55,6 @@ class AbstractArithmetic(AbstractHyperparameters):
     def _title(self) -> str:
         return type(self).__name__
 
-    def _origin(self) -> tuple[str, ...]:
-        """Return the fields of the optimizer whose schedules a number inside it follows; nothing for others."""
-        return ()
-
     def _why_not_a_number(self) -> str | None:
         """Return why this schedule cannot be the value of a hyperparameter: None, except for a wrapped function."""
 
@@ -141,8 +137,7 @@ class AbstractSchedule(AbstractArithmetic):
         leaves, treedef = jtu.tree_flatten(self)
         return hash((treedef, *(np.asarray(x).tobytes() if isinstance(x, ARRAY_TYPES) else x for x in leaves)))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        # As to a hyperparameter of `modulax.nnx.Optimizer`, which is a variable if it is a number.
+    def __setitem__(self, key: Any, value: Any) -> None:  # as to a number in `modulax.nnx.Optimizer`, a variable
         paths = [path for path, _ in jtu.tree_leaves_with_path(self, is_leaf=lambda x: hasattr(type(x), "set_value"))]
         raise TypeError(
             f"`{type(self).__name__}` is a schedule, which can't be assigned to like an array. In "

@@ -134,8 +134,8 @@ def warnings_in(transform: Any, tree: PyTree, most: float = 50.0) -> Iterator[st
     """
     yield from transform._effect(tree).warnings
     rate = getattr(transform, "learning_rate", None)
-    is_schedule_here = isinstance(rate, AbstractSchedule) and "learning_rate" not in rate._origin()
-    if is_schedule_here and getattr(transform, "flip_sign", True):
+    is_seen = "learning_rate" in getattr(rate, "fields_of_optimizer", ())  # that of the optimizer around it
+    if isinstance(rate, AbstractSchedule) and getattr(transform, "flip_sign", True) and not is_seen:
         yield from wrong_rate(type(transform).__name__, rate, most)
     # That of an optimizer with a learning rate of its own is not looked at again inside.
     is_one = rate is not None and getattr(transform, "adam_learning_rate", None) is None
