@@ -51,12 +51,16 @@ class GrokFast(AbstractLeafwise[EmaState]):
         return EmaState(ema=zeros_in(p, self.accumulator_dtype))
 
     def prepare(self, count):
-        return count == 0
+        return jnp.where(count == 0, 0, self.alpha)  # the average starts at the first gradient
 
     def update_leaf(self, now, g, s, p):
         del p
+<<<<<<< HEAD
         m = moment(self.alpha, s.ema, g)
         m = jnp.where(now, typed_like(g, m), m)
+=======
+        m = moment(now, s.ema, g)
+>>>>>>> around
         return self.lamb * m + g, EmaState(ema=m)
 
 
@@ -107,7 +111,12 @@ class GrokFastMA(AbstractLeafwise[GrokFastMAState]):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init_leaf(self, p):
+<<<<<<< HEAD
         return GrokFastMAState(jnp.broadcast_to(zeros_in(p, self.accumulator_dtype), (self.window_size, *p.shape)))
+=======
+        zeros = zeros_in(p, self.accumulator_dtype)
+        return GrokFastMAState(window=jnp.broadcast_to(zeros, (self.window_size, *p.shape)))  # sharded like `p`
+>>>>>>> around
 
     def prepare(self, count):
         k = self.window_size
