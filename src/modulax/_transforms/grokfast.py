@@ -55,12 +55,7 @@ class GrokFast(AbstractLeafwise[EmaState]):
 
     def update_leaf(self, now, g, s, p):
         del p
-<<<<<<< HEAD
-        m = moment(self.alpha, s.ema, g)
-        m = jnp.where(now, typed_like(g, m), m)
-=======
         m = moment(now, s.ema, g)
->>>>>>> around
         return self.lamb * m + g, EmaState(ema=m)
 
 
@@ -111,12 +106,8 @@ class GrokFastMA(AbstractLeafwise[GrokFastMAState]):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init_leaf(self, p):
-<<<<<<< HEAD
-        return GrokFastMAState(jnp.broadcast_to(zeros_in(p, self.accumulator_dtype), (self.window_size, *p.shape)))
-=======
         zeros = zeros_in(p, self.accumulator_dtype)
         return GrokFastMAState(window=jnp.broadcast_to(zeros, (self.window_size, *p.shape)))  # sharded like `p`
->>>>>>> around
 
     def prepare(self, count):
         k = self.window_size
