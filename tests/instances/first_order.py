@@ -45,7 +45,7 @@ TRANSFORMS = (
     Instance("ScaleByTiger", lambda: mx.ScaleByTiger(0.1)),
     Instance("ScaleByTiger-rows", lambda: mx.ScaleByTiger(0.1, every_k=2, relative="rows")),
     Instance("Tiger", lambda: mx.Tiger(0.1)),
-    Instance("Tiger-roles", lambda: mx.Tiger(decaying, 0.9, decaying, every_k=2, roles={"*kernel": mx.Embedding()})),
+    Instance("Tiger-roles", lambda: mx.Tiger(decaying, 0.9, decaying, every_k=2, roles={"*": mx.Embedding()})),
     # --- FOCUS
     Instance("ScaleByFOCUS", mx.ScaleByFOCUS),
     Instance("FOCUS", lambda: mx.FOCUS(0.05, weight_decay=0.1, mask=KERNELS)),

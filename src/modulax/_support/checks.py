@@ -37,8 +37,9 @@ def suggestion(word: str, possibilities: Sequence[str]) -> str:
         by_plain.setdefault(name.replace("_", "").lower(), name)
     word = word.replace("_", "").lower()
     close = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.88)  # a letter too many
     begins = [name for name in by_plain if len(word) > 2 and name.startswith(word)]
-    match = by_plain[word] if word in by_plain else next((by_plain[x] for x in (*begins, *close)), None)
+    match = by_plain[word] if word in by_plain else next((by_plain[x] for x in (*near, *begins, *close)), None)
     return f" Did you mean `{match}`?" if match else ""
 
 

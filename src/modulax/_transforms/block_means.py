@@ -19,6 +19,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.leafwise import AbstractLeafwise, StateT
 from .._roles.find import as_roles
 from .._roles.role import AbstractRole
+from .._support.placement import undivided
 from .._support.types import Params
 
 Shape = tuple[int, ...]
@@ -89,7 +90,11 @@ def means(x: Array, numbers: Shape) -> Array:
 def spread_over(numbers: Array, shape: Shape) -> Array:
     """Return the number of the block of each entry, in a shape that broadcasts with the array."""
     for axis, (n, k) in enumerate(zip(shape, numbers.shape, strict=True)):
-        numbers = jnp.repeat(numbers, n // k, axis=axis) if 1 < k < n else numbers
+        if 1 < k < n:
+            # In place of `repeat`, which wants to be told the sharding on explicit axes.
+            each = jnp.expand_dims(undivided(numbers, [axis]), axis + 1)
+            before, after = numbers.shape[:axis], numbers.shape[axis + 1 :]
+            numbers = jnp.broadcast_to(each, (*before, k, n // k, *after)).reshape(*before, n, *after)
     return numbers
 
 

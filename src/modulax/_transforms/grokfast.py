@@ -9,9 +9,10 @@ from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import dtype_for, moment, zeros_in
+from .._support.arithmetic import moment, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
+from .._support.placement import typed_like
 from .._support.types import Count, Shared
 from .momentum import EmaState
 
@@ -50,11 +51,11 @@ class GrokFast(AbstractLeafwise[EmaState]):
         return EmaState(ema=zeros_in(p, self.accumulator_dtype))
 
     def prepare(self, count):
-        return count == 0
+        return jnp.where(count == 0, 0, self.alpha)  # the average starts at the first gradient
 
     def update_leaf(self, now, g, s, p):
         del p
-        m = jnp.where(now, g, moment(self.alpha, s.ema, g))
+        m = moment(now, s.ema, g)
         return self.lamb * m + g, EmaState(ema=m)
 
 
@@ -105,8 +106,8 @@ class GrokFastMA(AbstractLeafwise[GrokFastMAState]):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init_leaf(self, p):
-        shape = (self.window_size, *p.shape)
-        return GrokFastMAState(window=jnp.zeros(shape, dtype_for(p, self.accumulator_dtype) or p.dtype))
+        zeros = zeros_in(p, self.accumulator_dtype)
+        return GrokFastMAState(window=jnp.broadcast_to(zeros, (self.window_size, *p.shape)))  # sharded like `p`
 
     def prepare(self, count):
         k = self.window_size
@@ -117,5 +118,5 @@ class GrokFastMA(AbstractLeafwise[GrokFastMAState]):
 
     def update_leaf(self, now, g, s, p):
         del p
-        window = s.window.at[now.place].set(g)
+        window = s.window.at[now.place].set(typed_like(g, s.window[now.place]))
         return now.weight * jnp.sum(window, axis=0) + g, GrokFastMAState(window=window)

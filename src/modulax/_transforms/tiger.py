@@ -17,6 +17,7 @@ from .._roles.role import AbstractRole
 from .._support.arithmetic import abs_sq, safe_sqrt, zeros_in
 from .._support.checks import DECAY, WHOLE
 from .._support.module import AbstractState, counter, like_params
+from .._support.placement import typed_like
 from .._support.types import Count, Shared
 from .param_block import block_rms
 from .regularization import decayed
@@ -94,7 +95,8 @@ class ScaleByTiger(AbstractLeafwise[ScaleByTigerState]):
         elif self.relative == "rows":  # a scalar has none
             rate = rate * safe_sqrt(jnp.mean(abs_sq(p), axis=-1 if p.ndim else None, keepdims=True))
         step = -rate * (jnp.sign(mu) + decayed(self.weight_decay, p))
-        return jnp.where(is_finite, step, (self.shrink_ratio - 1) * (p - self.center)), ScaleByTigerState(mu=mu)
+        shrinking = typed_like((self.shrink_ratio - 1) * (p - self.center), step)
+        return jnp.where(is_finite, step, shrinking), ScaleByTigerState(mu=mu)
 
 
 @dataclasses.dataclass(frozen=True)
