@@ -11,7 +11,6 @@ OBJECTIVE = {"obj_fn": bowl}
 TRANSFORMS = (
     # --- CAME
     Instance("ScaleByCAME", mx.ScaleByCAME),
-    Instance("ScaleByCAME-numbers", lambda: mx.ScaleByCAME(0.5, 0.9, 0.95, 1e-8, 1e-4, 0.5)),
     Instance("CAME", lambda: mx.CAME(0.05)),
     Instance(
         "CAME-schedules",
@@ -66,7 +65,6 @@ TRANSFORMS = (
         ),
     ),
     Instance("ApolloMini", lambda: mx.ApolloMini(0.05)),
-    Instance("ApolloMini-numbers", lambda: mx.ApolloMini(0.05, 2, 4.0, 0.8, weight_decay=0.1, mask=KERNELS, key=1)),
     # --- AdaHessian
     Instance("ScaleByAdaHessian", mx.ScaleByAdaHessian, extra=OBJECTIVE),
     Instance(
@@ -86,11 +84,6 @@ TRANSFORMS = (
     Instance("GaussNewtonBartlett", mx.GaussNewtonBartlett, extra=OBJECTIVE),
     Instance("ScaleBySophiaG", lambda: mx.ScaleBySophiaG(batch_size=10, update_interval=1), extra=OBJECTIVE),
     Instance("SophiaG", lambda: mx.SophiaG(0.05), extra=OBJECTIVE),
-    Instance(
-        "SophiaG-schedules",
-        lambda: mx.SophiaG(decaying, b2=schedules.Linear(0.8, 0.95, 10), rho=decaying, mask=KERNELS, update_interval=2),
-        extra=OBJECTIVE,
-    ),
 )
 
 DIFFERENCES = ()
