@@ -39,8 +39,16 @@ QUICK_COMPILER = {
         )
     )
 }
-# Whole trainings, which run with those of other libraries.
-TRAININGS = ("tests/programs/test_recurrent.py", "tests/programs/test_reinforcement_learning.py")
+# Whole trainings, processes that are killed, and states compared with those of optax: they run with the programs of
+# other libraries.
+PROGRAMS = (
+    "tests/programs/test_recurrent.py",
+    "tests/programs/test_reinforcement_learning.py",
+    "tests/test_compat_chains.py",
+    "tests/test_compat_states.py",
+    "tests/test_sweeps_devices.py",
+    "tests/test_training.py",
+)
 # Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
 # libraries. Numerical results don't, so their tests are left out.
 OTHER_PYTHONS = ["3.12", "3.13", "3.14"]
@@ -118,16 +126,16 @@ def tests(session: nox.Session) -> None:
     # Numerical results may depend on the code that XLA generates. Those of the other tests don't.
     numbers = [f"tests/{file.name}" for pattern in NUMBERS for file in sorted((ROOT / "tests").glob(pattern))]
     session.run(*PYTEST, *numbers, env=ENVIRONMENT | BYTECODE)
-    others = [f"--ignore={file}" for file in (*numbers, *TRAININGS)]
+    others = [f"--ignore={file}" for file in (*numbers, *PROGRAMS)]
     session.run(*PYTEST, *others, env=ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER))
 
 
 @nox.session
 def libraries(session: nox.Session) -> None:
-    """Programs of NumPyro, diffrax, Haiku and other libraries that take optax optimizers, with ours."""
+    """Programs of NumPyro, Haiku and other libraries that take optax optimizers, with ours; and whole trainings."""
     install(session, "libraries", "-e", f".{EVERY_EXTRA}")
     environment = ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER)
-    session.run(*PYTEST, "tests/libraries", *TRAININGS, *session.posargs, env=environment)
+    session.run(*PYTEST, "tests/libraries", *PROGRAMS, *session.posargs, env=environment)
 
 
 @nox.session

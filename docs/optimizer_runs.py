@@ -28,6 +28,7 @@ UNTUNED = ("adafactor", "cocob", "dadaptadamw", "dog", "dowg", "lbfgs", "momo", 
 FULL_BATCH = ("lbfgs", "rprop")  # for deterministic losses; SGD and AdamW are run in this way too, to compare
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "dpsgd": {"l2_norm_clip": 1.0, "noise_multiplier": 0.5, "key": 0},
+    "apollo": {"rank": 8},
     "galore": {"rank": 8},  # by default, nothing is left out of matrices as small as these
     "momo": {"learning_rate": 1.0},
     "momoadam": {"learning_rate": 0.01},

@@ -98,11 +98,14 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "LowBit": lambda t: mx.LowBit(t, min_size=0),
     "ScheduleFree": lambda t: mx.ScheduleFree(t, 0.1),
     "Offload": mx.Offload,
+    "Cautious": mx.Cautious,
+    "DiLoCo": lambda t: mx.DiLoCo(t, 2),
     "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
     "Mechanize": mx.Mechanize,
     "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t),
     "ScaleByShampoo": lambda t: mx.ScaleByShampoo(eps=0.1, precondition_frequency=40, start=1, grafting=t),
     "ScaleBySophia": lambda t: mx.ScaleBySophia(hessian_diagonal_fn=t, update_interval=1),
+    "ScaleByAdaHessian": lambda t: mx.ScaleByAdaHessian(hessian_diagonal_fn=t),
     "Process": lambda t: aggregate.Process(mx.Scale(2.0), mx.Scale(0.5), t),
     # A user's, which are in the matrix by being listed.
     "SkipLarge": lambda t: SkipLarge(t, 1e30),
@@ -112,9 +115,11 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
 IN_STACKED = {
     *("Chain", "MultiSteps", "Scheduled", "Injected", "ConditionallyTransform", "ConditionallyMask", "MasterWeights"),
     *("Lookahead", "ParamEMA", "ParamAverage", "LowBit", "ScheduleFree", "AdamW", "ScheduleFreeAdamW"),
+    "Cautious",
 }
-# Takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
-NOT_COMPOSED = {"AddMeanVarianceToOpt"}
+# The first takes per-example updates, which not every container can hand on: `test_aggregate.py` has its compositions.
+# The second is `Cautious` but for the rule on one array, and the third runs its part as `ScaleBySophia` does.
+NOT_COMPOSED = {"AddMeanVarianceToOpt", "Grams", "ScaleBySophiaG"}
 OPTIMIZERS: dict[str, Callable[[], mx.AbstractTransform]] = {
     "AdamW": lambda: mx.AdamW(RATE),
     "PolyakSGD": mx.PolyakSGD,

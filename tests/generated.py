@@ -33,7 +33,7 @@ from modulax.tree._paths import named_leaves
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
-from .oracles.ledger import DEPARTURES, RELEASED
+from .oracles.ledger import AROUND, CURVATURE, DEPARTURES, FIRST_ORDER, RELEASED, Released
 from .test_architecture import CLASSES
 from .vocabulary import ARGUMENTS, followers, rows
 
@@ -120,9 +120,9 @@ def differences(from_optax: Sequence[Difference]) -> str:
     return table(head, sorted(zip(*cells, strict=True)))
 
 
-def released() -> str:
+def released(rows_of: Sequence[Released] = RELEASED) -> str:
     """A row for every released code that modulax is compared with."""
-    rows = [(", ".join(f"`{name}`" for name in r.names.split(", ")), r.source, r.version, r.settings) for r in RELEASED]
+    rows = [(", ".join(f"`{name}`" for name in r.names.split(", ")), r.source, r.version, r.settings) for r in rows_of]
     return table(("modulax", "released code", "version or commit", "settings"), rows)
 
 
@@ -230,7 +230,7 @@ PAGES = {
     "docs/choosing_an_optimizer.md": [groups, optimizers],
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
-    "docs/released_code.md": [released, departures],
+    "docs/released_code.md": [released, partial(released, FIRST_ORDER + AROUND + CURVATURE), departures],
     "docs/coming_from_optax.md": [follows, arguments, vocabulary],
 }
 

@@ -19,7 +19,7 @@ OPTIMIZERS = [modulax.get(name).__name__ for name in modulax.available()]
 SOURCES = ("test_equations*.py", "test_factored.py", "test_lbfgs.py", "test_released_*.py", "test_schedule*.py")
 MODULES = [module for module in generated.MODULES if module is not modulax.states]
 MADE_BY_METHODS = {"Clipped", "Stretched"}  # by `clip` and `over`
-NOT_PUBLIC = {"StepThenDecay", "StepWithDecay"}  # the last steps of optimizers, which construct them
+NOT_PUBLIC = {"DecayedStep", "StepWithDecay"}  # the last steps of optimizers, which construct them
 
 
 def test_every_transform_is_public():

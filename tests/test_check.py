@@ -294,6 +294,68 @@ def test_what_is_found_and_what_to_write(name: str):
     right.init(model)
 
 
+def ascending(learning_rate: Any) -> mx.Chain:
+    return mx.Chain(mx.ScaleByAdam(), mx.Scale(learning_rate))
+
+
+class Ascent(mx.AbstractOptimizer):
+    rate: Any = mx.required_number()
+
+    def transform(self):
+        return ascending(self.rate)
+
+
+INSIDE: dict[str, Any] = {
+    "ParamEMA": lambda rate: mx.ParamEMA(ascending(rate)),
+    "ParamAverage": lambda rate: mx.ParamAverage(ascending(rate)),
+    "MultiSteps": lambda rate: mx.MultiSteps(ascending(rate), 2),
+    "ApplyIfFinite": lambda rate: mx.ApplyIfFinite(ascending(rate), 2),
+    "ConditionallyMask": lambda rate: mx.ConditionallyMask(ascending(rate), lambda step: step > 2),
+    "SkipSpikes": lambda rate: mx.SkipSpikes(ascending(rate)),
+    "Injected": lambda rate: mx.Injected(ascending(rate)),
+    "Scheduled": lambda rate: mx.Scheduled(ascending(rate)),
+    "MasterWeights": lambda rate: mx.MasterWeights(ascending(rate)),
+    "StochasticRounding": lambda rate: mx.StochasticRounding(ascending(rate)),
+    "LowBit": lambda rate: mx.LowBit(ascending(rate)),
+    "Offload": lambda rate: mx.Offload(ascending(rate)),
+    "Stacked": lambda rate: mx.Stacked(ascending(rate)),
+    "LossScaling": lambda rate: mx.LossScaling(ascending(rate)),
+    "Lookahead": lambda rate: mx.Lookahead(ascending(rate), 5, 0.5),
+    "ScheduleFree": lambda rate: mx.ScheduleFree(ascending(rate), 0.1),
+    "SAM": lambda rate: mx.SAM(ascending(rate), mx.SGD(0.1)),
+    "SplitRealAndImaginary": lambda rate: mx.SplitRealAndImaginary(ascending(rate)),
+    "Flatten": lambda rate: mx.Flatten(ascending(rate)),
+    "several": lambda rate: mx.Chain(mx.Clip(1.0), mx.ParamEMA(mx.MultiSteps(ascending(rate), 2))),
+    "a function": lambda rate: mx.FromFactory(ascending, learning_rate=rate),
+    "a function of a schedule": lambda rate: mx.FromFactory(
+        lambda learning_rate: ascending(2 * learning_rate), learning_rate=rate * mx.schedules.Linear(1.0, 0.0, 10)
+    ),
+    "inject_hyperparams": lambda rate: mx.inject_hyperparams(ascending)(learning_rate=rate),
+    "an own optimizer": Ascent,
+    "a negative rate": lambda rate: mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(-rate)),
+}
+
+
+def test_ascent_is_found_inside():
+    params = {"w": jnp.ones(2), "scalar": jnp.ones(())}
+    for name, make in INSIDE.items():
+        (found,) = mx.check(make(0.1), params)
+        assert "direction of the gradients after `Scale" in found, name
+        assert mx.check(make(-0.1), params) == (), name
+    # What else is in a function is found, too; of what is not known, an optimizer negates.
+    of_schedule = mx.FromFactory(lambda rate: mx.AdamW(rate), rate=mx.schedules.Linear(0.0, 50.0, 10))
+    assert "the learning rate of `AdamW`, `Linear`, reaches 50." in str(mx.check(of_schedule, MODEL))
+    assert "weight decay reaches all biases" in str(mx.check(of_schedule, MODEL))
+    muon = mx.Muon(mx.schedules.Linear(0.0, 60.0, 9), adam_learning_rate=mx.schedules.Linear(0.0, 70.0, 9))
+    assert [x.split(" reaches ")[1][:2] for x in mx.check(muon, MODEL) if "reaches" in x] == ["60", "70"]
+    of_user = mx.FromFactory(lambda rate: mx.Chain(mx.Stateless(negated), mx.Scale(rate)), rate=0.1)
+    assert mx.check(mx.Chain(mx.Clip(1.0), of_user), params) == ()
+    by_vector = mx.Flatten(mx.Masked(ascending(0.1), mx.by_path({"float32": True, "*": False})))
+    assert mx.check(by_vector, params) == ()  # whose paths are not those of the parameters
+    mixed = mx.Partition({True: mx.SGD(0.1), False: mx.ScaleByMADGRAD(0.1)}, {"w": True, "scalar": False})
+    assert mx.check(mixed, params) == ()  # which negates itself
+
+
 class Learner(eqx.Module):
     network: eqx.nn.Linear
     inner: list[Any]

@@ -215,6 +215,22 @@ def test_every_leaf_comes_back_as_what_the_template_has_there():
     assert not np.shares_memory(found["w"], value)
 
 
+def test_a_python_number_comes_back_as_the_scalar_that_the_template_has(tmp_path: Path):
+    """A float or an integer in the place of a scalar of any float dtype, an integer in that of one, on the disk too."""
+    saved = {"array": 0.5, "low": 0.5, "scalar": 2, "count": 7, "shape": 0.5, "float": 3, "wide": jnp.bfloat16(0.5)}
+    blank = {"array": jnp.zeros(()), "low": jnp.bfloat16(0), "scalar": np.float32(0), "count": np.int32(0)}
+    template = {**blank, "shape": jax.ShapeDtypeStruct((), jnp.float32), "float": 0.0, "wide": 0.0}
+    checkpoint.save(tmp_path / "numbers", saved)
+    for found, _ in (checkpoint.load_state_dict(template, saved), checkpoint.restore(tmp_path / "numbers", template)):
+        assert found == saved
+        kinds = {name: x for name, x in found.items() if name != "shape"}
+        assert [*map(type, kinds.values())] == [type(template[name]) for name in kinds]
+        assert {name: found[name].dtype for name in blank} == {name: x.dtype for name, x in blank.items()}
+    for number, leaf in ((2**40, np.int32(0)), (1e39, jnp.zeros(()))):
+        with pytest.raises(ValueError, match=r"the number .*, which (int|float)32 of the template doesn't hold"):
+            checkpoint.load_state_dict({"n": leaf}, {"n": number})
+
+
 def test_two_leaves_of_one_name_are_refused():
     tree = {"layers": OrderedDict([(1, X), ("1", Y)])}
     for call in (lambda: checkpoint.state_dict(tree), lambda: checkpoint.save("/nowhere", tree)):
@@ -278,6 +294,9 @@ def test_a_path_may_be_relative_in_new_folders_and_that_of_a_file(tmp_path: Path
 def test_a_restore_changes_no_dtype(dtype: Any):
     with pytest.raises(ValueError, match="does not cast"):
         checkpoint.load_state_dict({"w": X}, {"w": np.zeros(2, dtype)})
+    if dtype == jnp.bfloat16:  # as many bytes, and another meaning
+        with pytest.raises(ValueError, match="`w` is bfloat16 in the checkpoint, but `w` of the template is float16"):
+            checkpoint.load_state_dict({"w": X.astype(np.float16)}, {"w": np.zeros(2, dtype)})
 
 
 @pytest.mark.parametrize("is_plateau_first", [False, True])

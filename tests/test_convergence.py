@@ -28,11 +28,27 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "NAdamW": lambda rate: mx.NAdamW(_rate(rate), weight_decay=1e-6),
     "RMSProp": lambda rate: mx.RMSProp(_rate(rate / 2)),
     "RMSProp-centered": lambda rate: mx.RMSProp(_rate(rate / 5), eps=1e-3, centered=True),
+    "MARS": lambda rate: mx.MARS(_rate(rate), adam_weight_decay=0.0),
+    "MARSLion": lambda rate: mx.MARSLion(_rate(rate / 3), adam_learning_rate=_rate(rate), adam_weight_decay=0.0),
+    "GPAAdamW": lambda rate: mx.GPAAdamW(_rate(rate), eval_interp_coeff=0.9),
+    "CautiousAdamW": lambda rate: mx.CautiousAdamW(_rate(rate)),
+    "GramsAdamW": lambda rate: mx.GramsAdamW(_rate(rate)),
+    "CautiousLion": lambda rate: mx.CautiousLion(_rate(rate / 3)),
     "Lion": lambda rate: mx.Lion(_rate(rate / 3), weight_decay=1e-6),
     "Adamax": lambda rate: mx.Adamax(_rate(rate)),
     "AdamaxW": lambda rate: mx.AdamaxW(_rate(rate), weight_decay=1e-6),
     "AMSGrad": lambda rate: mx.AMSGrad(_rate(rate)),
     "StableAdamW": lambda rate: mx.StableAdamW(_rate(rate), weight_decay=1e-6),
+    "LaProp": lambda rate: mx.LaProp(_rate(rate), weight_decay=1e-9),
+    # Not relative to the parameters, which some problems begin at zero.
+    "Tiger": lambda rate: mx.Scheduled(mx.ScaleByTiger(_rate(rate / 3), weight_decay=1e-6, relative="none")),
+    "FOCUS": lambda rate: mx.FOCUS(_rate(rate / 3), b2=0.99, weight_decay=1e-6),
+    "ASGD": lambda rate: mx.ASGD(rate, 1e-4, start=200),
+    "FTRL": lambda rate: mx.FTRL(_rate(5 * rate)),
+    "AdamC": lambda rate: mx.AdamC(_rate(rate), weight_decay=1e-6),
+    "QHM": lambda rate: mx.QHM(_rate(rate), 0.9),
+    "AggMo": lambda rate: mx.AggMo(_rate(rate / 5), (0.0, 0.7, 0.9)),
+    "QHAdam": lambda rate: mx.QHAdam(_rate(rate), 0.95, nu1=0.7, nu2=0.9, weight_decay=1e-6),
     "AdaBelief": lambda rate: mx.AdaBelief(_rate(rate)),
     "Yogi": lambda rate: mx.Yogi(_rate(rate)),
     # Its first steps are as long as the gradient, which where the valley begins is 230.
@@ -52,6 +68,8 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Signum": lambda rate: mx.Signum(_rate(rate / 3)),
     "Rprop": lambda rate: mx.Rprop(rate / 10),
     "Sophia": lambda rate: mx.Sophia(_rate(rate), gamma=1.0, weight_decay=1e-6),
+    "SophiaG": lambda rate: mx.SophiaG(_rate(rate), weight_decay=0.0, batch_size=2),
+    "AdaHessian": lambda rate: mx.AdaHessian(_rate(10 * rate)),
     "LARS": lambda rate: mx.LARS(_rate(rate / 3), trust_coefficient=1.0),
     "LAMB": lambda rate: mx.LAMB(_rate(rate)),
     "Fromage": lambda rate: mx.Fromage(_rate(3 * rate)),
@@ -59,6 +77,11 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "Adafactor-momentum": lambda rate: mx.Adafactor(
         _rate(rate), min_dim_size_to_factor=2, multiply_by_parameter_scale=False, momentum=0.9
     ),
+    "AdamMini": lambda rate: mx.AdamMini(_rate(rate)),
+    "Apollo": lambda rate: mx.Apollo(_rate(rate), 4, 50),
+    "ApolloMini": lambda rate: mx.ApolloMini(_rate(rate), scale=1.0),
+    "Amos": lambda rate: mx.Amos(_rate(rate), 1.0),
+    "CAME": lambda rate: mx.CAME(_rate(rate), b3=0.999),
     "SM3": lambda rate: mx.SM3(_rate(10 * rate)),
     "NoisySGD": lambda rate: mx.NoisySGD(_rate(rate), 1e-3),
     "normalized": lambda rate: mx.Chain(mx.Normalize(), mx.SGD(_rate(rate))),
@@ -71,6 +94,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "MARSM": lambda rate: mx.MARSM(_rate(rate), weight_decay=0.0, adam_weight_decay=0.0),
     "SOAP": lambda rate: mx.SOAP(_rate(rate), weight_decay=0.0),
     "Shampoo": lambda rate: mx.Shampoo(_rate(rate), b2=0.99, eps=1e-8, grafting=mx.ScaleByAdam()),
+    "Kron": lambda rate: mx.Kron(_rate(rate)),
     "GaLore": lambda rate: mx.GaLore(_rate(rate), 4, 50),
     # These find their own step size: the rate is no matter to them.
     "Prodigy": lambda rate: mx.Prodigy(_rate(1.0)),
@@ -94,6 +118,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "clipped": lambda rate: mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(_rate(rate))),
 }
 GRADIENT_DESCENT = {"SGD", "NoisySGD", "momentum", "nesterov", "optimistic", "ScheduleFreeSGD", "Lookahead"}
+GRADIENT_DESCENT |= {"QHM", "AggMo", "ASGD"}
 # Where a method needs a rate of its own, and more steps.
 OF_THEIR_OWN: dict[tuple[str, str], tuple[mx.AbstractTransform, int]] = {
     # Where Rosenbrock's valley begins it is 0.009 wide and at an angle to the axes. Steps of ±rate in each coordinate

@@ -137,8 +137,38 @@ def test_every_column_with_a_schedule_has_its_values_where_the_number_was(mask: 
             assert column(scheduled, "learning_rate") == rates, name
 
 
+def test_what_an_optimizer_computes_from_schedules_has_its_values():
+    """In a function, an optimizer of one's own, and those that pass a number on under another name, or computed."""
+    line, tree = schedules.Linear(0.0, 1.0, 10), {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+
+    def make(rate: Any, decay: Any = 0.5) -> modulax.Chain:
+        return modulax.Chain(modulax.AdamW(2 * rate, weight_decay=decay), modulax.Scale(0.5))
+
+    def cells(optimizer: Any, state: Any = None) -> set[tuple[str, str]]:
+        return {(row.learning_rate, row.weight_decay) for row in modulax.describe(optimizer, tree, state).leaves}
+
+    of_function = modulax.FromFactory(make, rate=line, decay=line)
+    assert cells(of_function) == {("0 → 1", "0 → 1")}
+    assert modulax.describe(of_function, tree).notes == tuple(
+        f"`{x}` follows `Linear`: 0 → 1." for x in ("rate", "decay")
+    )
+    _, state = of_function.update(tree, of_function.init(tree), tree)
+    assert cells(of_function, state) == {("0.1", "0.1")}
+    assert cells(modulax.inject_hyperparams(make)(line)) == {("0 → 1", "0.5")}
+    assert cells(modulax.FromFactory(lambda rate: modulax.FromFactory(make, rate=3 * rate), rate=line)) == {
+        ("0 → 3", "0.5")
+    }
+    assert cells(modulax.Muon(0.1, adam_learning_rate=line)) == {("0.1", "0.0"), ("0 → 1", "0.0")}
+    assert cells(modulax.ScheduleFreeSGD(line)) == {("0 → 1", "")}
+    assert cells(modulax.Fromage(line)) == {("0 → 0.71", "0 → -0.29")}
+    stateful = STATEFUL[0].make()
+    name = type(stateful).__name__
+    assert cells(modulax.FromFactory(make, rate=stateful)) == {(f"f({name}) × 0.5", "0.5")}
+    assert cells(modulax.FromFactory(modulax.SGD, learning_rate=stateful)) == {(name, "")}
+
+
 def test_factors_that_follow_multiply_the_learning_rate():
-    """Those before it scale the gradients, and those inside an optimizer belong to its algorithm."""
+    """Those before it scale the gradients. Those inside an optimizer follow a rate too, or belong to its algorithm."""
     params = {"w": jnp.ones(2), "b": jnp.ones(2)}
 
     def rates(*parts: Any) -> list[str]:
@@ -156,6 +186,22 @@ def test_factors_that_follow_multiply_the_learning_rate():
     )
     assert rates(modulax.SGD(0.1), modulax.Scale(-1.0)) == ["-0.1"] * 2
     assert rates(modulax.ScaleByAdam(), modulax.Scale(-0.1)) == [""] * 2
+    assert rates(modulax.Rprop(0.1), modulax.Scale(-1.0)) == ["-0.1"] * 2
+
+    def scaled(rate: Any) -> modulax.Chain:
+        return modulax.Chain(modulax.SGD(rate), modulax.ScaleByPath({"w": 10.0, "*": 0.5}))
+
+    class Own(modulax.AbstractOptimizer):
+        rate: Any = modulax.number(0.1)
+
+        def transform(self):
+            return scaled(self.rate)
+
+    injected = modulax.inject_hyperparams(scaled)(rate=0.1)
+    for optimizer in (scaled(0.1), injected, modulax.FromFactory(scaled, rate=0.1), Own()):
+        for state in (None, optimizer.init(params)):
+            shown = modulax.describe(optimizer, params, state)
+            assert [row.learning_rate for row in shown.leaves] == ["0.05", "1.0"]
 
 
 def test_multipliers_by_path_and_depth_are_in_the_learning_rate():

@@ -44,9 +44,11 @@ OTHER: dict[str, Any] = {
     "MasterWeights.dtype": "float32",
     "ScaleByDepth.axis": 1,
     "axis": 0,
+    "axis_name": "workers",
     "batch_axis_name": "batch",
     "bits": 4,
     "default": "rest",
+    "descends": True,
     "labels": lambda params: jtu.tree_map(lambda x: str(x.ndim), params),
     "hyperparam_dtype": jnp.float16,
     "over": (),
@@ -59,7 +61,7 @@ OTHER: dict[str, Any] = {
     "where": by_path({"*": True}),
 }
 # Fields with which an update needs what the registered instance is not given: other axes, a gradient function.
-OF_OTHER_UPDATES = {"batch_axis_name", "per_elt_axis", "opaque_mode", "takes_examples"}
+OF_OTHER_UPDATES = {"axis_name", "batch_axis_name", "per_elt_axis", "opaque_mode", "takes_examples"}
 
 
 def firsts(instances: tuple[Instance, ...]) -> list[Instance]:

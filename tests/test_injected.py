@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import serialization
 
 import modulax as mx
 from modulax import checkpoint, schedules
@@ -293,6 +294,19 @@ def test_it_is_donated_saved_and_restored(tmp_path: Path):
     checkpoint.save(tmp_path / "state", state)
     restored, _ = checkpoint.restore(tmp_path / "state", transform.init(G))
     assert eqx.tree_equal(restored, state)
+    # A Python number in its place comes back as the array that the template has there.
+    as_array = eqx.tree_at(lambda s: s.hyperparameters.inner.learning_rate, state, jnp.float32(3e-4))
+    state.hyperparams["learning_rate"] = 3e-4
+    checkpoint.save(tmp_path / "state", state, overwrite=True)
+    found = [
+        checkpoint.restore(tmp_path / "state", transform.init(G))[0],
+        checkpoint.load_state_dict(transform.init(G), checkpoint.state_dict(state), strict=False)[0],
+        serialization.from_bytes(transform.init(G), serialization.to_bytes(state)),
+    ]
+    assert all(eqx.tree_equal(x, as_array) for x in found)
+    frozen = mx.freeze_hyperparameters(mx.AdamW(0.25))
+    thawed, _ = checkpoint.load_state_dict(mx.AdamW(0.1), checkpoint.state_dict(frozen))
+    assert eqx.tree_equal(thawed, mx.AdamW(0.25))
 
 
 # --- Functions of hyperparameters -------------------------------------------------------------------

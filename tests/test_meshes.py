@@ -54,7 +54,30 @@ def test_a_step_inside_shard_map(instance: Instance):
 
 @pytest.mark.parametrize("instance", [i for i in firsts(TRANSFORMS) if not isinstance(i.make(), OF_MATRICES)], ids=str)
 def test_a_step_on_explicit_axes(instance: Instance):
-    case, explicit = case_of(instance), mesh(AxisType.Explicit)
+    step_on_explicit_axes(case_of(instance))
+
+
+FALLING = mx.schedules.Linear(0.9, 0.8, 10)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        mx.SOAP(0.1, b1=FALLING),
+        mx.Shampoo(0.1, b1=FALLING),
+        mx.Dion(1e-3, beta=FALLING),
+        mx.Muon(1e-3, eps=FALLING),
+        mx.NorMuon(1e-3, b2=FALLING),
+        mx.Scion(0.1, scale=FALLING),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_values_of_schedules_are_on_explicit_axes(transform: Any):
+    step_on_explicit_axes(Case(transform, PARAMS))
+
+
+def step_on_explicit_axes(case: Case) -> None:
+    explicit = mesh(AxisType.Explicit)
     with jax.set_mesh(explicit):
         params = jax.device_put(case.params, NamedSharding(explicit, P("d")))
         updates = jax.device_put(case.updates(), NamedSharding(explicit, spec_of(case)))

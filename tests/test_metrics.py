@@ -132,9 +132,47 @@ def test_the_rate_of_every_group_is_listed():
         assert found.keys() == names.keys()
         np.testing.assert_allclose([found[name] for name in names], list(names.values()), rtol=1e-6)
     muon = mx.Muon(0.1, adam_learning_rate=FALLING)
-    scaled = mx.Chain(muon, mx.ScaleByPath({"embed": 2.0, "*": 1.0}))
-    assert not any(name.startswith("embed") for name in scaled.metrics(scaled.init(params)))
     assert muon.metrics(muon.init(params)).keys() >= {"learning_rate", "adam_learning_rate"}
+
+
+def test_a_listed_rate_is_that_of_a_parameter():
+    """Beside groups and frozen parameters, moments tell which there are; and all factors count that follow."""
+    params = {"blocks": [jnp.ones((2, 2)), jnp.ones(2)], "embed": jnp.ones(2)}
+    layers = mx.layerwise_decay(mx.AdamW(1.0), params, 0.5)
+    of_layers = {"blocks.0": 0.5, "blocks.1": 1.0}
+    half = mx.ScaleByPath({"embed": mx.schedules.Linear(0.5, 0.25, 1), "*": 1.0})
+    not_embed = mx.by_path({"embed": True, "*": False})
+
+    def made(lr: Any) -> mx.Chain:
+        return mx.Chain(mx.SGD(lr), half)
+
+    two = mx.Chain(mx.Muon(0.1, adam_learning_rate=0.2), mx.ScaleByPath({"*": 0.5}))
+    by_regex = mx.ScaleByDepth(0.5, mx.by_regex({"embed": 1, "blocks.*": 0}))
+    cases = [
+        (mx.selective_transform(layers, freeze_mask=not_embed), {"": 1.0, **of_layers}),
+        (mx.Chain(layers, mx.Freeze(not_embed)), {"": 1.0, **of_layers}),
+        (mx.LowBit(layers), {"": 1.0, "embed": 0.25, **of_layers}),
+        (
+            mx.groups(layers, {"embed": {"learning_rate": 2.0}}),
+            {"embed.adamw": 2.0, "default.adamw": 1.0, "embed.adamw.embed": 0.5}
+            | {f"default.adamw.{name}": x for name, x in of_layers.items()},
+        ),
+        (mx.groups(made(1.0), {"embed": {"learning_rate": 2.0}}), {"embed.sgd": 2.0, "default.sgd": 1.0}),
+        (mx.Chain(mx.SGD(1.0), mx.Scale(0.5), half), {"": 1.0, "embed": 0.25, "*": 0.5}),
+        (mx.Chain(mx.SGD(1.0), mx.Scheduled(half), mx.Scale(0.5)), {"": 1.0, "embed": 0.25, "*": 0.5}),
+        (mx.Chain(mx.Adam(1.0), half, half), {"": 1.0, "embed.embed": 0.25, "*.*": 1.0}),
+        (mx.Chain(mx.SGD(1.0), by_regex), {"": 1.0, "embed": 0.5, "blocks.*": 1.0}),
+        (mx.FromFactory(made, lr=0.1), {"": 0.1, "embed": 0.05, "*": 0.1}),
+        (mx.inject_hyperparams(lambda lr: mx.Adam(lr))(lr=0.1), {"": 0.1}),
+        (two, {"": 0.1, "*.muon": 0.05, "*.adam": 0.1}),
+    ]
+    for optimizer, expected in cases:
+        state = optimizer.init(params)
+        found = optimizer.metrics(optimizer.update(params, state, params)[1])
+        found = {name: x for name, x in found.items() if name.split(".")[-1] == "learning_rate"}
+        names = {f"{name}.learning_rate".lstrip("."): x for name, x in expected.items()}
+        assert found.keys() == names.keys()
+        np.testing.assert_allclose([found[name] for name in names], list(names.values()), rtol=1e-6)
 
 
 def test_learning_rates_that_a_state_holds_are_listed_too():

@@ -404,6 +404,15 @@ def test_init_warns_of_a_learning_rate_below_the_resolution():
         for optimizer in (mx.AdamW(schedule), mx.Scheduled(mx.ScaleByLearningRate(schedule))):
             with pytest.warns(UserWarning, match=r"a learning rate of 0.0002 .* bfloat16, `b`:"):
                 optimizer.init({"b": p["b"]})
+    # With the factors that follow, of which a multiplier by path has one for each parameter.
+    for factor in (mx.Scale(1e-2), mx.ScaleByPath({"b": 1e-2, "*": 1.0}), mx.ScaleBySchedule(lambda step: 1e-2)):
+        inside = mx.FromFactory(lambda rate, factor=factor: mx.Chain(mx.AdamW(rate), factor), rate=1e-2)
+        for optimizer in (mx.Chain(mx.AdamW(1e-2), factor), inside):
+            with pytest.warns(UserWarning, match=r"a learning rate of 0.0001 .* bfloat16, `b`:"):
+                optimizer.init({"b": p["b"]})
+    deep = {"embed": p["b"], "blocks": jnp.zeros((2, 3), jnp.bfloat16)}
+    with pytest.warns(UserWarning, match="learning rates of 5e-05 to 0.0005 are .* `blocks`, `embed`: .* exceeds 0.25"):
+        mx.layerwise_decay(mx.AdamW(5e-3), deep, 0.1, "blocks").init(deep)
     # The claim itself: a step of the learning rate is lost above the bound, and not below it.
     for dtype, rate, bound in ((jnp.bfloat16, 1e-3, 0.5), (jnp.float16, 1e-4, 0.25)):
         above, below = np.nextafter(np.asarray(bound, dtype), np.asarray(2, dtype)), np.asarray(0.99 * bound, dtype)
@@ -422,6 +431,10 @@ def test_init_does_not_warn():
         lambda: mx.AdamW(1e-2),
         lambda: mx.Masked(mx.AdamW(1e-4), mx.by_path({"f": True, "*": False})),
         lambda: mx.Chain(mx.AdamW(1e-4), mx.Freeze(mx.by_path({"f": False, "*": True}))),
+        lambda: mx.Chain(mx.AdamW(1e-4), mx.Scale(100.0)),
+        lambda: mx.Chain(mx.AdamW(1e-2), mx.ReduceOnPlateau()),
+        lambda: mx.MasterWeights(mx.Chain(mx.AdamW(1e-2), mx.Scale(1e-2))),
+        lambda: mx.Flatten(mx.Chain(mx.AdamW(1e-2), mx.ScaleByPath({"*float*": 1e-2}))),
         lambda: mx.Flatten(mx.Masked(mx.AdamW(1e-4), mx.by_path({"float32": True, "*": False}))),
     ):
         make().init(mixed())
@@ -458,4 +471,4 @@ def test_every_container_hands_wide_updates_on(wide: Any):
 
 
 # They keep parameters in float32 themselves, give another tree to what they hold, or sum updates of several parts.
-NOT_HANDED_ON = ("ScheduleFree", "Mechanize", "ScaleByGaLore", "ScaleBySophia", "Mean")
+NOT_HANDED_ON = ("ScheduleFree", "Mechanize", "ScaleByGaLore", "ScaleBySophia", "ScaleByAdaHessian", "Mean")

@@ -194,8 +194,18 @@ def test_the_keys_of_a_state_dict_are_paths():
         (mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(schedules.CosineDecay(0.1, 100))), "adam"),
         (mx.Muon(0.1), None),
         (mx.PolyakSGD(), None),
+        (mx.Chain(mx.Clip(1.0), mx.SGD(0.1, momentum=0.9)), None),  # like SGD or like Adam, by the size of the gradient
+        (mx.LARS(0.1), None),
+        (mx.LAMB(0.1), None),
+        (mx.Adagrad(0.1), "adam"),  # begins like SGD, as RAdam does
+        (mx.RAdam(0.1), "adam"),
+        (mx.SGD(1e-12), "sgd"),
+        (mx.MultiSteps(mx.AdamW(0.1, weight_decay=0.5), 4), "adam"),
     ],
-    ids=["AdamW", "SGD", "clipped SGD", "clipped Adam", "Muon", "PolyakSGD"],
+    ids=[
+        *("AdamW", "SGD", "clipped SGD", "clipped Adam", "Muon", "PolyakSGD", "clipped entries", "LARS", "LAMB"),
+        *("Adagrad", "RAdam", "tiny SGD", "MultiSteps"),
+    ],
 )
 def test_the_column_of_the_table_is_found_by_a_trial(optimizer, like):
     tree, base = ({"w": jnp.ones((n, n)), "b": jnp.ones(n)} for n in (4, 2))
@@ -211,6 +221,17 @@ def test_the_column_of_the_table_is_found_by_a_trial(optimizer, like):
         assert traced == [found[0]["scale_by_path"].multipliers]  # in a sweep, the numbers are unknown
     wanted = {"w": 0.5, "*": 1.0} if like == "adam" else {"b": 2.0, "*": 1.0}
     assert found[0]["scale_by_path"] == mx.ScaleByPath(wanted)
+
+
+def test_each_group_has_the_column_of_its_optimizer():
+    tree, base = ({"w": jnp.ones((n, n)), "b": jnp.ones(n), "c": jnp.ones(n)} for n in (4, 2))
+    labels = mx.by_path({"w": "adam", "b": "sgd", "*": "frozen"})
+    groups = mx.Partition({"adam": mx.AdamW(0.1), "sgd": mx.SGD(0.1), "frozen": mx.SetToZero()}, labels)
+    assert mx.mup(groups, tree, base)[0]["scale_by_path"] == mx.ScaleByPath({"b": 2.0, "w": 0.5, "*": 1.0})
+    with pytest.raises(ValueError, match="depends on the size of the parameters"):
+        mx.mup(mx.groups(mx.LAMB(0.1), {"b": {"learning_rate": 0.2}}), tree, base)
+    with pytest.raises(ValueError, match="took no step in 100 calls"):
+        mx.mup(mx.SGD(0.0), tree, base)
 
 
 def test_mistakes():

@@ -453,7 +453,7 @@ def test_a_scheduled_hyperparameter_is_set_by_the_numbers_of_its_schedule():
     optimizer: Any = modulax.nnx.Optimizer(Net(nnx.Rngs(0)), mx.AdamW(mx.schedules.Linear(0.0, 1.0, 10)))
     with pytest.raises(TypeError, match=r"`Linear` is a schedule.* assign to one of its numbers: .*end_value\[...\]"):
         optimizer.hyperparameters.learning_rate[...] = 1e-3
+    optimizer.hyperparameters.learning_rate.end_value[...] = 2.0
     with pytest.raises(AttributeError, match=r"optimizer.hyperparameters.learning_rate.end_value\[...\]"):
         optimizer.hyperparameters.learning_rate = 1e-3
-    optimizer.hyperparameters.learning_rate.end_value[...] = 2.0
     assert float(optimizer.transform.learning_rate(10)) == 2.0

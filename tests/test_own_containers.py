@@ -126,6 +126,9 @@ AROUND = {
     "SplitRealAndImaginary": mx.SplitRealAndImaginary,
     "Lookahead": lambda t: mx.Lookahead(t, 2, 0.5),
     "Offload": mx.Offload,
+    "Cautious": mx.Cautious,
+    "Grams": mx.Grams,
+    "DiLoCo": lambda t: mx.DiLoCo(t, 2),
     "LossScaling": mx.LossScaling,
     "LowBit": mx.LowBit,
     "Stacked": mx.Stacked,
@@ -161,8 +164,8 @@ def test_every_container_is_tried():
         classes += cls.__subclasses__()
         if not inspect.isabstract(cls) and _is_native(cls) and cls.__name__ != "StepWithDecay":
             found.add(cls.__name__)
-    # Without `Flatten`, its vectors belong to no parameter; the part of Sophia estimates a Hessian.
-    assert found - {"Flatten", "ScaleBySophia"} <= AROUND.keys()
+    # Without `Flatten`, its vectors belong to no parameter; the parts of the others estimate a Hessian.
+    assert found - {"Flatten", "ScaleByAdaHessian", "ScaleBySophia", "ScaleBySophiaG"} <= AROUND.keys()
 
 
 @pytest.mark.parametrize("direction", ["into", "out of"])

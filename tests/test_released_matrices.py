@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
-from modulax import linalg
+from modulax import linalg, schedules
 
 from .oracles.matrix_problem import NOISE, START, gradient
 
@@ -74,6 +74,23 @@ def cautious_muon(learning_rate: float, beta: float = 0.95, decay: float = 0.0) 
     )
 
 
+def adamuon_of_timm(table: str, steps: int, safety: float, b2: float, shape: Any, **muon: Any) -> Any:
+    """Theirs multiplies the norm by a factor; ours has it in the first polynomial."""
+    eps = 1e-7 if safety > 1 else 1e-3
+    return mx.Chain(
+        mx.ScaleByMuon(with_factor(table, safety)[:steps].tolist(), eps=0.0, **muon),
+        mx.ScaleByAdam(0.0, b2, eps),
+        shape,
+        mx.AddDecayedWeights(0.1),
+        mx.ScaleByLearningRate(0.1),
+    )
+
+
+def rsqrt_in() -> Any:
+    """The inverse roots of the numbers of inputs, of matrices that are turned."""
+    return mx.ScaleByPath({"w1": 4**-0.5, "w2": 3**-0.5, "b*": 1.0})
+
+
 def scion(of_matrix: Callable[[int, int], dict[str, Any]] = lambda m, n: {}, vectors: Any = None) -> Any:
     """Scion of matrices with m inputs and n outputs, and of vectors."""
     default = options(learning_rate=0.05, scale=1.0)
@@ -118,6 +135,13 @@ GROUPS: dict[str, dict[str, Case]] = {
             lambda: mx.AdaMuon(0.1, 0.8, moment_eps=1e-3, weight_decay=0.1, ns_steps=4, nesterov=False, **ADAM_OF_TORCH)
         ),
         "AdaMuon/tall": Case(lambda: mx.AdaMuon(0.05, 0.9, **ADAM_OF_TORCH)),
+        # All but timm's default form divide by a corrected second moment, and keep no norm.
+        "AdaMuon.timm/all": Case(
+            lambda: adamuon_of_timm("timm/quintic", 4, 1.0, 0.9, mx.ScaleByShape(clamped=False), beta=0.8), MATRICES
+        ),
+        "AdaMuon.timm/tall": Case(
+            lambda: adamuon_of_timm("timm/polar_express_safer", 5, 1.02, 0.95, rsqrt_in(), nesterov=False), MATRICES
+        ),
         "AdaMuon.timm/default": Case(
             lambda: mx.AdaMuon(
                 0.05,
@@ -146,6 +170,22 @@ GROUPS: dict[str, dict[str, Case]] = {
             lambda: mx.Dion(0.1, 0.8, 1e-3, 0.1, rank_fraction=0.3, rank_multiple_of=2, power_iterations=2, **DION_ALL)
         ),
         "Dion.reference/tall": Case(lambda: mx.Dion(0.05, rank_fraction=0.5)),
+    },
+    "Kron": {
+        "Kron/default": Case(lambda: mx.Kron(0.02)),
+        "Kron/all": Case(
+            lambda: mx.Kron(0.05, 0.8, 0.1, 0.5, 0.3, 0.5, 4, 1, momentum_into_precond_update=False),
+        ),
+        "Kron/one_diagonal": Case(lambda: mx.Kron(0.05, weight_decay=0.3, precond_lr=0.2, diagonal="one")),
+        "Kron/larger_diagonal": Case(lambda: mx.Kron(0.05, precond_init_scale=2.0, diagonal="longer")),
+        "Kron/diagonal": Case(lambda: mx.Kron(0.05, diagonal="all")),
+        "Kron/schedule": Case(
+            lambda: mx.Kron(
+                0.05,
+                preconditioner_update_probability=schedules.ExponentialDecay(0.9, 10, np.exp(-1), 6, end_value=0.2),
+            )
+        ),
+        "Kron/vectors": Case(lambda: mx.Kron(0.05, preconditioner_update_probability=0.3, min_ndim_triangular=3)),
     },
     "MARSM": {
         "MARSM/default": Case(lambda: mx.MARSM(0.05), MATRICES),
@@ -178,6 +218,13 @@ GROUPS: dict[str, dict[str, Case]] = {
 }
 
 
+def with_factor(table: str, factor: float) -> np.ndarray:
+    """A table of coefficients with a factor of the norm in its first row."""
+    triples = frozen()[f"coefficients/{table}"].copy()
+    triples[0] /= factor ** np.array([1, 3, 5])
+    return triples
+
+
 def turned(name: str, tree: dict[str, Any]) -> dict[str, Any]:
     """The arrays in our layout: the released code got inputs x outputs as they are where the name ends in `tall`."""
     return {n: w.T if name.endswith("tall") and n in MATRICES else w for n, w in tree.items()}
@@ -195,6 +242,12 @@ def with_drawn_bases(state: Any) -> Any:
         return eqx.tree_at(lambda y: [y.basis[n] for n in MATRICES], x, [jnp.asarray(b) for b in bases.values()])
 
     return jtu.tree_map(lambda x: drawn(x) if _is_dion(x) else x, state, is_leaf=_is_dion)
+
+
+def drawn_by_kron(self: Any, state: Any, like: Any) -> Any:
+    """The random numbers that the released code of Kron was given, and the step in which its generator balances."""
+    tables = [jnp.asarray(frozen()[f"draws/Kron/{n}"]) for n in START]
+    return state.count == 19, [t[state.count].reshape(x.shape) for t, x in zip(tables, like, strict=True)]
 
 
 def trajectory(name: str, transform: Any) -> Any:
@@ -218,7 +271,8 @@ def frozen() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_as_in_the_released_code(group: str):
+def test_as_in_the_released_code(group: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mx.ScaleByKron, "_drawn", drawn_by_kron)
     cases = GROUPS[group]
     transforms = {name: case.make() for name, case in cases.items()}
     ours = jax.jit(lambda ts: {name: trajectory(name, ts[name]) for name in cases})(transforms)
@@ -240,6 +294,4 @@ def test_as_in_the_released_code(group: str):
 )
 def test_coefficients_are_those_of_the_released_code(preset: str, table: str, factor: float):
     """They multiply the norm by a factor; ours have it in the first polynomial."""
-    triples = frozen()[f"coefficients/{table}"].copy()
-    triples[0] /= factor ** np.array([1, 3, 5])
-    np.testing.assert_allclose(linalg._newton_schulz.PRESETS[preset], triples, rtol=1e-14)
+    np.testing.assert_allclose(linalg._newton_schulz.PRESETS[preset], with_factor(table, factor), rtol=1e-14)

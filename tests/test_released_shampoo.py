@@ -49,6 +49,11 @@ CASES: dict[str, Callable[[], Any]] = {
     "Shampoo/blocks": lambda: mx.Shampoo(0.1, 0.9, 0.95, eps=1e-2, block_size=3),
     "Shampoo/graft_sgd": lambda: mx.Shampoo(0.05, 0.9, 0.95, eps=1e-6, grafting=mx.Ema(0.9)),
     "KLShampoo/default": lambda: mx.KLShampoo(0.1, eps=1e-4),
+    "KLShampoo/all": lambda: mx.Chain(
+        mx.ScaleByShampoo(0.8, 0.95, 0.7, 1e-4, 3, 5, grafting=FilteredAdam(), kl=True),
+        mx.AddDecayedWeights(0.1),
+        mx.ScaleByLearningRate(0.1),
+    ),
     "KLShampoo/paper": lambda: mx.KLShampoo(0.05, 0.9, 0.95, eps=1e-4, exponent=0.5),
 }
 

@@ -22,12 +22,14 @@ from ._catalog.registry import Card as Card, available as available, card as car
 from ._catalog.sharding import state_sharding as state_sharding
 from ._catalog.versions import show_versions as show_versions
 from ._containers.averages import ParamAverage as ParamAverage, ParamEMA as ParamEMA
+from ._containers.cautious import Cautious as Cautious, Grams as Grams
 from ._containers.chain import Chain as Chain
 from ._containers.conditional import (
     ApplyIfFinite as ApplyIfFinite,
     ConditionallyMask as ConditionallyMask,
     ConditionallyTransform as ConditionallyTransform,
 )
+from ._containers.diloco import DiLoCo as DiLoCo
 from ._containers.from_factory import FromFactory as FromFactory
 from ._containers.groups import groups as groups
 from ._containers.injected import (
@@ -78,23 +80,39 @@ from ._optimizers.adabelief import AdaBelief as AdaBelief
 from ._optimizers.adadelta import Adadelta as Adadelta
 from ._optimizers.adafactor import Adafactor as Adafactor
 from ._optimizers.adagrad import Adagrad as Adagrad
+from ._optimizers.adahessian import AdaHessian as AdaHessian
 from ._optimizers.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW
+from ._optimizers.adam_mini import AdamMini as AdamMini
 from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
+from ._optimizers.adamc import AdamC as AdamC
 from ._optimizers.adan import Adan as Adan
 from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
 from ._optimizers.adopt import ADOPT as ADOPT
+from ._optimizers.aggmo import AggMo as AggMo
+from ._optimizers.amos import Amos as Amos
 from ._optimizers.amsgrad import AMSGrad as AMSGrad
+from ._optimizers.apollo import Apollo as Apollo, ApolloMini as ApolloMini
+from ._optimizers.asgd import ASGD as ASGD
+from ._optimizers.came import CAME as CAME
+from ._optimizers.cautious import CautiousAdamW as CautiousAdamW, CautiousLion as CautiousLion
 from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion
 from ._optimizers.dog import DoG as DoG, DoWG as DoWG
+from ._optimizers.focus import FOCUS as FOCUS
 from ._optimizers.fromage import Fromage as Fromage
+from ._optimizers.ftrl import FTRL as FTRL
 from ._optimizers.galore import GaLore as GaLore
+from ._optimizers.gpa import GPAAdamW as GPAAdamW
+from ._optimizers.grams import GramsAdamW as GramsAdamW
+from ._optimizers.kron import Kron as Kron
 from ._optimizers.lamb import LAMB as LAMB
+from ._optimizers.laprop import LaProp as LaProp
 from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.lion import Lion as Lion
 from ._optimizers.madgrad import MADGRAD as MADGRAD
+from ._optimizers.mars import MARS as MARS, MARSLion as MARSLion
 from ._optimizers.marsm import MARSM as MARSM
 from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
 from ._optimizers.muon import Muon as Muon
@@ -108,6 +126,7 @@ from ._optimizers.optimistic import (
 from ._optimizers.polyak import PolyakSGD as PolyakSGD
 from ._optimizers.privacy import DPSGD as DPSGD
 from ._optimizers.prodigy import Prodigy as Prodigy
+from ._optimizers.quasi_hyperbolic import QHM as QHM, QHAdam as QHAdam
 from ._optimizers.radam import RAdam as RAdam
 from ._optimizers.rmsprop import RMSProp as RMSProp
 from ._optimizers.rprop import Rprop as Rprop
@@ -118,8 +137,9 @@ from ._optimizers.shampoo import KLShampoo as KLShampoo, Shampoo as Shampoo
 from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
 from ._optimizers.sm3 import SM3 as SM3
 from ._optimizers.soap import SOAP as SOAP
-from ._optimizers.sophia import Sophia as Sophia
+from ._optimizers.sophia import Sophia as Sophia, SophiaG as SophiaG
 from ._optimizers.stable_adam import StableAdamW as StableAdamW
+from ._optimizers.tiger import Tiger as Tiger
 from ._optimizers.yogi import Yogi as Yogi
 from ._protocol.apply_updates import apply_updates as apply_updates
 from ._protocol.container import (
@@ -176,7 +196,9 @@ from ._transforms.adabelief import ScaleByBelief as ScaleByBelief
 from ._transforms.adadelta import ScaleByAdadelta as ScaleByAdadelta
 from ._transforms.adafactor import ScaleByFactoredRMS as ScaleByFactoredRMS
 from ._transforms.adagrad import ScaleByRSS as ScaleByRSS
+from ._transforms.adahessian import ScaleByAdaHessian as ScaleByAdaHessian
 from ._transforms.adam import ScaleByAdam as ScaleByAdam
+from ._transforms.adam_mini import ScaleByAdamMini as ScaleByAdamMini
 from ._transforms.adamax import ScaleByAdamax as ScaleByAdamax
 from ._transforms.adan import ScaleByAdan as ScaleByAdan
 from ._transforms.ademamix import (
@@ -184,13 +206,17 @@ from ._transforms.ademamix import (
     ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
 )
 from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
+from ._transforms.aggmo import ScaleByAggMo as ScaleByAggMo
+from ._transforms.amos import ScaleByAmos as ScaleByAmos
 from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
+from ._transforms.apollo import ScaleByApollo as ScaleByApollo
 from ._transforms.backtracking import (
     ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
     value_and_grad_from_state as value_and_grad_from_state,
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.by_path import ScaleByDepth as ScaleByDepth, ScaleByPath as ScaleByPath
+from ._transforms.came import ScaleByCAME as ScaleByCAME
 from ._transforms.clipping import (
     AdaptiveGradClip as AdaptiveGradClip,
     Clip as Clip,
@@ -214,10 +240,19 @@ from ._transforms.dog import (
     ScaleByDoG as ScaleByDoG,
     ScaleByDoWG as ScaleByDoWG,
 )
+from ._transforms.focus import ScaleByFOCUS as ScaleByFOCUS
+from ._transforms.ftrl import ScaleByFTRL as ScaleByFTRL
 from ._transforms.galore import (
     GaLoreDimensionNumbers as GaLoreDimensionNumbers,
     ScaleByGaLore as ScaleByGaLore,
 )
+from ._transforms.grokfast import GrokFast as GrokFast, GrokFastMA as GrokFastMA
+from ._transforms.hessian_diagonal import (
+    GaussNewtonBartlett as GaussNewtonBartlett,
+    HutchinsonDiagonal as HutchinsonDiagonal,
+)
+from ._transforms.kron import ScaleByKron as ScaleByKron
+from ._transforms.laprop import ScaleByLaProp as ScaleByLaProp
 from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
 from ._transforms.lion import ScaleByLion as ScaleByLion
 from ._transforms.madgrad import ScaleByMADGRAD as ScaleByMADGRAD
@@ -262,12 +297,15 @@ from ._transforms.param_block import (
 )
 from ._transforms.plateau import ReduceOnPlateau as ReduceOnPlateau
 from ._transforms.polyak import ScaleByPolyak as ScaleByPolyak
+from ._transforms.primal_averaging import PrimalAveraging as PrimalAveraging
 from ._transforms.privacy import (
     DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
     per_example_global_norm_clip as per_example_global_norm_clip,
     per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
 from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
+from ._transforms.quasi_hyperbolic import ScaleByQHAdam as ScaleByQHAdam, ScaleByQHM as ScaleByQHM
+from ._transforms.query_key import clip_query_key as clip_query_key
 from ._transforms.radam import ScaleByRAdam as ScaleByRAdam
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,
@@ -292,11 +330,9 @@ from ._transforms.shampoo import ScaleByShampoo as ScaleByShampoo
 from ._transforms.signsgd import ScaleBySign as ScaleBySign
 from ._transforms.sm3 import ScaleBySM3 as ScaleBySM3
 from ._transforms.soap import ScaleBySOAP as ScaleBySOAP
-from ._transforms.sophia import (
-    HutchinsonDiagonal as HutchinsonDiagonal,
-    ScaleBySophia as ScaleBySophia,
-)
+from ._transforms.sophia import ScaleBySophia as ScaleBySophia, ScaleBySophiaG as ScaleBySophiaG
 from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
+from ._transforms.tiger import ScaleByTiger as ScaleByTiger
 from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
 from ._transforms.variance_reduction import ReduceVariance as ReduceVariance
 from ._transforms.yogi import ScaleByYogi as ScaleByYogi

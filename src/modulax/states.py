@@ -1,12 +1,14 @@
 """The state classes of all transforms, for annotations and for code that reads a state. Generated."""
 
 from ._containers.averages import ParamAverageState as ParamAverageState, ParamEMAState as ParamEMAState
+from ._containers.cautious import SignGuidedState as SignGuidedState
 from ._containers.chain import ChainState as ChainState
 from ._containers.conditional import (
     ApplyIfFiniteState as ApplyIfFiniteState,
     ConditionallyMaskState as ConditionallyMaskState,
     ConditionallyTransformState as ConditionallyTransformState,
 )
+from ._containers.diloco import DiLoCoState as DiLoCoState
 from ._containers.injected import InjectedState as InjectedState
 from ._containers.lookahead import LookaheadState as LookaheadState
 from ._containers.loss_scaling import LossScalingState as LossScalingState
@@ -33,27 +35,39 @@ from ._transforms.adabelief import ScaleByBeliefState as ScaleByBeliefState
 from ._transforms.adadelta import ScaleByAdadeltaState as ScaleByAdadeltaState
 from ._transforms.adafactor import FactoredState as FactoredState
 from ._transforms.adagrad import ScaleByRSSState as ScaleByRSSState
+from ._transforms.adahessian import ScaleByAdaHessianState as ScaleByAdaHessianState
 from ._transforms.adam import ScaleByAdamState as ScaleByAdamState
+from ._transforms.adam_mini import ScaleByAdamMiniState as ScaleByAdamMiniState
 from ._transforms.adan import ScaleByAdanState as ScaleByAdanState
 from ._transforms.ademamix import (
     ScaleByAdEMAMixState as ScaleByAdEMAMixState,
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
 )
 from ._transforms.adopt import ScaleByADOPTState as ScaleByADOPTState
+from ._transforms.aggmo import ScaleByAggMoState as ScaleByAggMoState
+from ._transforms.amos import ScaleByAmosState as ScaleByAmosState
 from ._transforms.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
+from ._transforms.apollo import ApolloState as ApolloState
 from ._transforms.backtracking import (
     BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
 )
 from ._transforms.by_path import MultiplierState as MultiplierState
+from ._transforms.came import ScaleByCAMEState as ScaleByCAMEState
 from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
 from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
-from ._transforms.decay_after import StepThenDecayState as StepThenDecayState
+from ._transforms.decayed_step import DecayedStepState as DecayedStepState
 from ._transforms.dion import DionState as DionState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
+from ._transforms.focus import ScaleByFOCUSState as ScaleByFOCUSState
+from ._transforms.ftrl import ScaleByFTRLState as ScaleByFTRLState
 from ._transforms.galore import GaLoreState as GaLoreState
+from ._transforms.grokfast import GrokFastMAState as GrokFastMAState
+from ._transforms.hessian_diagonal import HutchinsonState as HutchinsonState
+from ._transforms.kron import KronState as KronState
+from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState
 from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
 from ._transforms.lion import ScaleByLionState as ScaleByLionState
 from ._transforms.madgrad import ScaleByMADGRADState as ScaleByMADGRADState
@@ -71,8 +85,10 @@ from ._transforms.normalized_muon import NormalizedMuonState as NormalizedMuonSt
 from ._transforms.novograd import ScaleByNovoGradState as ScaleByNovoGradState
 from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
+from ._transforms.primal_averaging import PrimalAveragingState as PrimalAveragingState
 from ._transforms.privacy import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
 from ._transforms.prodigy import ProdigyState as ProdigyState
+from ._transforms.quasi_hyperbolic import ScaleByQHMState as ScaleByQHMState
 from ._transforms.rmsprop import ScaleByRMSState as ScaleByRMSState, ScaleByStddevState as ScaleByStddevState
 from ._transforms.rprop import ScaleByRpropState as ScaleByRpropState
 from ._transforms.running_norm import (
@@ -83,7 +99,8 @@ from ._transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
 from ._transforms.shampoo import ShampooState as ShampooState
 from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
 from ._transforms.soap import SOAPState as SOAPState
-from ._transforms.sophia import HutchinsonState as HutchinsonState, ScaleBySophiaState as ScaleBySophiaState
+from ._transforms.sophia import ScaleBySophiaState as ScaleBySophiaState
+from ._transforms.tiger import ScaleByTigerState as ScaleByTigerState
 from ._transforms.variance_reduction import ReduceVarianceState as ReduceVarianceState
 from ._transforms.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,

@@ -10,7 +10,7 @@ from . import curves
 from ._instance import Instance as Instance
 
 _NAMES = ("foundation", "moments", "mixtures", "layerwise", "tuning_free", "matrices", "linesearch", "wrappers")
-_NAMES += ("aggregating", "averaging", "precision")
+_NAMES += ("first_order", "curvature", "around", "aggregating", "averaging", "precision")
 FAMILIES = [importlib.import_module(f"{__name__}.{name}") for name in _NAMES]
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
 DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)

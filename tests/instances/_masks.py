@@ -13,6 +13,12 @@ from modulax.tree import norm
 # Functions in static fields have names, because lambdas cannot be pickled.
 
 
+def previous(params: Any, updates: Any) -> dict[str, Any]:
+    """The gradient at the previous parameters."""
+    del params
+    return {"previous_grad": jax.tree.map(lambda g: 0.5 * g, updates)}
+
+
 def matrices(tree: Any) -> Any:
     """A mask: leaves with two axes or more."""
     return jax.tree.map(lambda x: x.ndim > 1, tree)

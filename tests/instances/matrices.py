@@ -11,7 +11,7 @@ from modulax import schedules
 
 from ..differences import Difference
 from ._instance import ROUNDED, Instance, twins
-from ._masks import KERNELS, decaying, growing, not_bias
+from ._masks import KERNELS, decaying, growing, not_bias, previous
 
 DION = (
     (4.0848, -6.8946, 2.9270),
@@ -220,7 +220,13 @@ TRANSFORMS = (
     ),
     Instance("Scion-schedules", lambda: mx.Scion(decaying, schedules.Linear(0.8, 0.95, 10), scale=decaying)),
     # --- MARS-M
-    Instance("ReduceVariance", mx.ReduceVariance),
+    Instance("ReduceVariance", mx.ReduceVariance, extra=previous),
+    Instance(
+        "ReduceVariance-exact",
+        lambda: mx.ReduceVariance(exact=True),
+        extra=previous,
+        exemptions={"multisteps_steps_on_the_mean": "`MultiSteps` doesn't average extra arguments, and warns of it"},
+    ),
     Instance("ReduceVariance-unclipped", lambda: mx.ReduceVariance(0.5, schedules.Linear(0.8, 0.95, 10), None)),
     Instance("MARSM", lambda: mx.MARSM(0.05)),
     Instance(
@@ -309,6 +315,20 @@ TRANSFORMS = (
         ),
     ),
     Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
+    # --- Kron
+    Instance("ScaleByKron", mx.ScaleByKron),
+    Instance(
+        "ScaleByKron-diagonal",
+        lambda: mx.ScaleByKron(
+            0.8, 0.6, 0.3, 0.5, 2, 1, diagonal="longer", momentum_into_precond_update=False, key=jax.random.key(7)
+        ),
+    ),
+    Instance("Kron", lambda: mx.Kron(0.05)),
+    Instance("Kron-mask", lambda: mx.Kron(0.05, weight_decay=0.1, mask=KERNELS, diagonal="one", key=3)),
+    Instance(
+        "Kron-schedules",
+        lambda: mx.Kron(decaying, schedules.Linear(0.8, 0.95, 10), decaying, decaying, decaying, diagonal="all"),
+    ),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
     Instance(

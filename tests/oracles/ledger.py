@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Released(NamedTuple):
-    """A row of the first table of `docs/released_code.md`.
+    """A row of the tables of released code in `docs/released_code.md`.
 
     Attributes:
         names: the classes that are compared with it.
@@ -94,6 +94,114 @@ RELEASED = (
     Released("StableAdamW", "torch-optimi", "0.3.3"),
 )
 
+# Compared by `tests/test_released_first_order.py`.
+FIRST_ORDER = (
+    Released("LaProp", "Z-T-WANG/LaProp-Optimizer, laprop.py", "a419916505bf"),
+    Released(
+        "LaProp",
+        "huggingface/pytorch-image-models, timm/optim/laprop.py",
+        "aa4b5850c154",
+        "the decay is multiplied by the rate, in a chain around `ScaleByLaProp`",
+    ),
+    Released(
+        "QHM, QHAdam",
+        "facebookresearch/qhoptim",
+        "e81dea3f2765",
+        "an $L_2$ penalty is `AddDecayedWeights` before `QHM` or `QHAdam`, decoupled weight decay after `ScaleByQHM`",
+    ),
+    Released(
+        "AggMo", "AtheMathmo/AggMo, aggmo.py", "f91730d1c3d8", "the $L_2$ penalty is `AddDecayedWeights` before `AggMo`"
+    ),
+    Released("AdamC", "huggingface/pytorch-image-models, timm/optim/adamw.py", "aa4b5850c154", "`AdamWLegacy` there"),
+    Released(
+        "FTRL",
+        "keras, torch backend",
+        "3.15.1",
+        "`l1`, `l2` and `l2_shrinkage` are `l1_regularization_strength`, `l2_regularization_strength` and "
+        "`l2_shrinkage_regularization_strength`",
+    ),
+    Released(
+        "ASGD",
+        "torch.optim",
+        "2.14.1",
+        "`weight_decay` is `lambd`, `start` is `t0 + 1`; their `weight_decay` is `AddDecayedWeights` before `ASGD`",
+    ),
+    Released(
+        "Tiger",
+        "bojone/tiger, tiger.py",
+        "43fb6b699fd4",
+        "`every_k` is `grad_accum_steps`; `lr_schedule` is a schedule; roles tell what theirs reads from names",
+    ),
+    Released("FOCUS", "liuyz0/FOCUS, focus.py", "bdda7f8cab33", "the first attraction there has the sign of rounding"),
+)
+# Compared by `tests/test_released_curvature.py`.
+CURVATURE = (
+    Released("AdaHessian", "amirgholami/adahessian, image_classification", "85ebc00ce873"),
+    Released(
+        "AdaHessian",
+        "amirgholami/adahessian, instruction",
+        "85ebc00ce873",
+        "`per_output=True`; other blocks by a transform after `HutchinsonDiagonal`",
+    ),
+    Released("AdamMini", "zyushun/Adam-mini", "402aadfed237", "roles where theirs goes by names"),
+    Released(
+        "Amos",
+        "google-research/jestimator, jestimator/amos.py",
+        "326824a477fe",
+        "schedules of `t + 1`; their `shape_fn` is `per_output=True`",
+    ),
+    Released("Apollo, ApolloMini", "zhuhanqing/APOLLO, apollo_torch/apollo.py", "76b34725abcb"),
+    Released("CAME", "yangluo7/CAME", "e77c5c022eaf"),
+    Released("SophiaG", "Liuhong99/Sophia, sophia.py", "a7e157229b71", "`batch_size` is `bs`"),
+)
+
+# Compared by `tests/test_released_around.py`.
+AROUND = (
+    Released(
+        "Cautious, CautiousAdamW",
+        "kyleliang919/C-Optim, c_adamw.py",
+        "2c0517c4db2e",
+        "theirs with `foreach=False` adds `eps` before the bias correction, `ScaleByAdam(corrected_eps=False)`, and at "
+        '3106e07 divides by the count, `normalize="count"`',
+    ),
+    Released("Cautious, CautiousLion", "kyleliang919/C-Optim, c_lion.py", "2c0517c4db2e", '`normalize="count"`'),
+    Released("Cautious", "huggingface/pytorch-image-models, timm/optim/lion.py", "aa4b5850c154", "around `Lion`"),
+    Released("GrokFast", "ironjr/grokfast, `gradfilter_ema`", "93b2248e351d", "before an optimizer"),
+    Released(
+        "GrokFastMA",
+        "ironjr/grokfast, `gradfilter_ma`",
+        "93b2248e351d",
+        'before an optimizer; `use_mean=False` is their `filter_type="sum"`',
+    ),
+    Released(
+        "MARS, MARSLion",
+        "AGI-Arena/MARS, MARS/optimizers/mars.py",
+        "4831e28eba86",
+        "`where=True` is their `optimize_1d`; both forms, `exact` and not",
+    ),
+    Released(
+        "MARS",
+        "huggingface/pytorch-image-models, timm/optim/mars.py",
+        "aa4b5850c154",
+        "`adam_b1` and `adam_b2` equal to `b1` and `b2`; in the first step, theirs leaves the gradient as it is, by "
+        "schedules of `gamma` and `max_norm`",
+    ),
+    Released(
+        "GPAAdamW, PrimalAveraging",
+        "facebookresearch/optimizers, gpa/gpa_adamw.py",
+        "f60660661194",
+        "`decay_on_y` is their `use_wd_on_y`; their `SCHEDULE_FREE` is a schedule of `eval_interp_coeff`",
+    ),
+    Released(
+        "DiLoCo",
+        "PrimeIntellect-ai/OpenDiloco, open_diloco/train_diloco_torch.py",
+        "a5b7236b269d",
+        "their loop, with one worker and with two, without its clip and its schedule",
+    ),
+    Released("Grams, GramsAdamW", "Gunale0926/Grams, grams/src/grams.py", "f91a375daaa8"),
+    Released("AddDecayedWeights", "microsoft/dion, dion/scalar_opts.py", "0a059a4542e5", "`cautious=True`"),
+)
+
 DEPARTURES = (
     Departure(
         "AdaBelief",
@@ -155,7 +263,8 @@ DEPARTURES = (
         "Sophia, before the first estimate is due",
         "makes an estimate in the first step, as in algorithm 3 of the paper",
         "the training script makes the first one after `update_interval` steps, all of which are clipped",
-        "the class in the same repository leaves this to its caller; called in the first step, it agrees",
+        "the class in the same repository leaves this to its caller; called in the first step, it agrees. `SophiaG` "
+        "does as the script",
         "Sophia/late",
         0.52,
     ),

@@ -78,12 +78,12 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "state memory": ("overview", "choosing_an_optimizer", "low_bit"),
     # Optimizers
     "which optimizer": ("choosing_an_optimizer",),
-    "SGD": ("api/optimizers/sgd",),  # not PSGD, which is not in modulax
+    "SGD": ("api/optimizers/sgd",),  # not PSGD, which is Kron
     "AdamW": ("api/optimizers/adamw",),
     "8-bit adam": ("low_bit",),
     "muon": ("muon",),
     "muon transformer": ("muon",),
-    "SOAP optimizer": ("choosing_an_optimizer",),  # it says that there is none
+    "SOAP": ("api/optimizers/soap",),
     "L-BFGS": ("line_searches",),
     "SAM": ("weight_averaging",),
     "hessian": ("api/functions",),

@@ -15,6 +15,7 @@ from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.masks import AbstractLabels, received, select
 from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.rates import is_of_library, parts_over_run
 from .._protocol.schedule import is_schedule
 from .._protocol.small_steps import lost_steps, not_numbers, warnings_in, wrong_rate
 from .._protocol.transform import AbstractTransform, everything_in
@@ -84,7 +85,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
 
 def _ascent(optimizer: AbstractTransform, shown: Description, tree: PyTree) -> Iterator[str]:
     """A sentence if the updates have the sign of the gradients, and the signs of all parts of a chain are known."""
-    turns = [_turn(route) for route in _routes(optimizer, tree)]
+    turns = _turns(_routes(optimizer, tree))
     for last in dict.fromkeys(turn.last for turn in turns if turn.sign > 0 and turn.last):
         yield (
             f"the updates have the direction of the gradients after `{last}`, and `apply_updates` adds them, so the "
@@ -110,6 +111,11 @@ class _Turn(NamedTuple):
     last: str
 
 
+def _turns(routes: Sequence[tuple["_Step", ...]]) -> list[_Turn]:
+    of_each = {route: _turn(route) for route in set(routes)}  # most leaves go the same way
+    return [of_each[route] for route in routes]
+
+
 def _turn(route: tuple["_Step", ...]) -> _Turn:
     unknown = _Turn(0.0, "")
     if sum(isinstance(step.part, AbstractOptimizer) for step in route) > 1:  # which is a mistake of its own
@@ -127,9 +133,13 @@ def _turn(route: tuple["_Step", ...]) -> _Turn:
 
 def _signs_of(part: AbstractTransform, tree: PyTree) -> set[float | None]:
     """The signs by which a part multiplies updates, None for one that is unknown; empty if it keeps their scale."""
-    if isinstance(part, AbstractOptimizer) or hasattr(part, "flip_sign"):  # `_rates` finds a negative learning rate
-        return {-1.0 if getattr(part, "flip_sign", True) else 1.0}
-    if not _is_of_modulax(part):
+    if isinstance(part, AbstractOptimizer):  # `_rates` finds a negative learning rate
+        return {-1.0}
+    rate = getattr(part, "learning_rate", None)
+    flips = getattr(part, "flip_sign", None)
+    if flips is not None:
+        return {(_sign(rate) or 1.0) * (-1.0 if flips else 1.0)}
+    if not _is_of_modulax(part) or rate is not None or part._why_last:  # of which some negate themselves
         return {None}
     return {_sign(x) for x in part._effect(tree).factors or ()}
 
@@ -166,16 +176,28 @@ class _Step:
 
 def _routes(transform: AbstractTransform, tree: PyTree) -> list[tuple[_Step, ...]]:
     """The transforms that the updates of each leaf go through, in turn."""
-    parts = [*transform.each_part()]
-    is_divided = bool(parts) and all(part.receives is not None for part in parts)
-    if not is_divided and not is_chain(transform):
-        return [(_Step(transform, tree),)] * len(jtu.tree_leaves(tree))
-    routes: list[tuple[_Step, ...]] = [()] * len(jtu.tree_leaves(tree))
-    for part in parts:
-        seen = received(part.receives, tree)
-        further = iter(_routes(part.transform, select(tree, seen)))
-        routes = [(*route, *next(further)) if is_seen else route for route, is_seen in zip(routes, seen, strict=True)]
-    return routes
+    whole = [(_Step(transform, tree),)] * len(jtu.tree_leaves(tree))
+    parts = [part for part in parts_over_run(transform) if not part.auxiliary]
+    is_made_of_parts = is_chain(transform) or (bool(parts) and all(part.receives is not None for part in parts))
+    is_own = isinstance(transform, AbstractOptimizer) and not is_of_library(transform)
+    hands_on = isinstance(transform, AbstractContainer) and transform._keeps_direction
+    if not (is_made_of_parts or is_own or hands_on):
+        return whole
+    routes: list[tuple[_Step, ...]] = [()] * len(whole)
+    try:
+        for part in parts:
+            seen = received(part.receives, tree)
+            further = iter(_routes(part.transform, select(tree, seen)))
+            routes = [(*route, *next(further)) if here else route for route, here in zip(routes, seen, strict=True)]
+        turns = [] if is_made_of_parts else _turns(routes)
+    except ValueError:
+        if is_made_of_parts:
+            raise
+        return whole  # inside `Flatten`, patterns are for the paths of other arrays
+    if not is_own:
+        return routes
+    # An optimizer negates, if what it is made of doesn't show something else.
+    return [route if turn.sign else x for route, turn, x in zip(routes, turns, whole, strict=True)]
 
 
 def _rates(optimizer: AbstractTransform) -> Iterator[str]:

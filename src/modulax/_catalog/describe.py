@@ -1,14 +1,14 @@
 """`describe`: a table of how an optimizer treats each parameter, and of the size of its state.
 
-`describe` makes one row per parameter from the shapes alone. `_walk` follows the parts of the transform (`each_part`),
-restricts the rows to the leaves that a part `receives`, and appends the key of the part to their group. A
-transform without parts writes the learning rate and the weight decay of its fields into the rows. After its parts, an
-optimizer replaces these by the values of its schedules, and any transform marks the leaves that it freezes. A factor
-that follows, such as `Scale`, `ScaleByPath` or `ReduceOnPlateau`, multiplies the learning rate. Finally, `owners`
-assigns every array of the state to its parameter, or to the shared bytes.
+`describe` makes one row per parameter from the shapes alone. `_walk` follows the parts of the transform
+(`parts_over_run`), restricts the rows to the leaves that a part `receives`, and appends the key of the part to their
+group. A transform without parts writes its weight decay into the rows, and any transform marks the leaves that it
+freezes. The learning rate is that of `rates_of`, with the factors that follow, such as `Scale`, `ScaleByPath` or
+`ReduceOnPlateau`. Finally, `owners` assigns every array of the state to its parameter, or to the shared bytes.
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -24,13 +24,13 @@ from jaxtyping import PyTree
 
 from .._protocol.container import check_optimizer
 from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
-from .._protocol.leafwise import AbstractLeafwise, applies_to
-from .._protocol.masks import AbstractLabels, mask_of, select
-from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import AbstractSchedule, is_schedule, title, values_over_steps
-from .._protocol.schedule_values import schedule_states, with_current_values
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.masks import AbstractLabels, applies_to, mask_of, select
+from .._protocol.over_steps import values_over_steps
+from .._protocol.rates import Rate, parts_over_run, rates_of
+from .._protocol.schedule import AbstractSchedule, is_schedule, title
 from .._protocol.small_steps import lost_steps, warnings_in
-from .._protocol.transform import AbstractTransform, Effect, Part
+from .._protocol.transform import AbstractTransform, Part
 from .._roles.find import model_of, table_of
 from .._roles.labels import roles_read_by, taken_as_hidden, with_roles
 from .._support.methods import explained
@@ -140,7 +140,9 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in leaves]
     notes: list[str] = []
     now = optimizer if state is None else optimizer.at(state)
-    _walk(Part("", None, now, state), params, rows, notes, is_inside=False)
+    _walk(Part("", None, now, state), params, rows, notes)
+    for row, rate in zip(rows, rates_of(now, params, state), strict=True):
+        row.learning_rate = "" if rate is None else _rate_text(rate)
     for row, role in zip(rows, roles_read_by(optimizer, params), strict=False):
         row.role = role.kind if role.is_known else ""
     last = taken_as_hidden(optimizer, params)
@@ -164,51 +166,50 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     return Description(rows, sizes[None], sizes.total(), sum(x.size for _, x in leaves), tuple(notes))
 
 
-def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool) -> None:
-    """Fill the rows of the leaves of this tree: first from the parts of the transform, then from its own fields.
-
-    Inside an optimizer, factors are part of the algorithm.
-    """
+def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str]) -> None:
+    """Fill the rows of the leaves of this tree: first from the parts of the transform, then from its own fields."""
     transform, state = outer.transform, outer.state
-    parts = list(transform.each_part(state))
+    parts = parts_over_run(transform, state)
     for part in parts:
-        if not part.auxiliary:
-            _walk_part(part, tree, rows, notes, is_inside or isinstance(transform, AbstractOptimizer))
-    mask = applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None
-    own_rows = _chosen(rows, mask)
-    now = transform
-    if isinstance(transform, AbstractOptimizer):
-        now = with_current_values(transform, 0, schedule_states(transform)) if state is None else transform.at(state)
-    _write_number(transform, now, own_rows, "learning_rate", not parts, is_inside)
+        # Inside `Flatten`, patterns are for the paths of other arrays.
+        with contextlib.suppress(*() if transform._gives_gradients else (ValueError,)):
+            if not part.auxiliary:
+                _walk_part(part, tree, rows, notes)
+    own_rows = _chosen(rows, applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None)
     if isinstance(transform, AbstractLeafwise) and isinstance(
         labels := getattr(transform, "mask", None), AbstractLabels
     ):
         own_rows = _chosen(rows, mask_of(transform, labels, tree))  # a direction may decay some of its leaves
-    _write_number(transform, now, own_rows, "weight_decay", not parts, is_inside)
+    decay = getattr(transform, "weight_decay", None)
+    if decay is not None and not parts:
+        _write_decay(_text(decay), own_rows)
+    effect = transform._effect(tree, state)
     if rows:
-        notes += [note for note in _notes(transform, own_rows) if note not in notes]
-    _write_effect(transform._effect(tree, state), rows, is_inside)
+        notes += [note for note in (*_notes(transform, own_rows), *effect.notes) if note not in notes]
+    for row in [] if effect.frozen is None else _chosen(rows, effect.frozen):
+        row.group, row.weight_decay = FROZEN, ""
 
 
-def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str], is_inside: bool) -> None:
+def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str]) -> None:
     """Fill the rows of the leaves that a part receives."""
     if part.receives is None:
-        _walk(part, tree, rows, notes, is_inside)
+        _walk(part, tree, rows, notes)
         return
     mask = part.receives(tree)
     inner_rows = _chosen(rows, mask)
     for row in inner_rows if part.key is not None else ():
         row.group = f"{row.group}/{part.key}" if row.group else str(part.key)
-    _walk(part, select(tree, mask), inner_rows, notes, is_inside)
+    _walk(part, select(tree, mask), inner_rows, notes)
 
 
-def _write_effect(effect: Effect, rows: Sequence[LeafDescription], is_inside: bool) -> None:
-    """Multiply the learning rates by the factors of a transform, and mark the leaves that it freezes."""
-    if effect.factors is not None and not is_inside:
-        for row, factor in zip(rows, effect.factors, strict=True):
-            row.learning_rate = row.learning_rate and _product(row.learning_rate, _text(factor))
-    for row in [] if effect.frozen is None else _chosen(rows, effect.frozen):
-        row.group, row.learning_rate, row.weight_decay = FROZEN, "", ""
+def _write_decay(text: str, rows: Sequence[LeafDescription]) -> None:
+    """Write a weight decay into the rows where it is in force."""
+    for row in rows:
+        if text not in _ZEROS:
+            row.weight_decay = text
+            row.group = "" if row.group == FROZEN else row.group  # a decay after a `Freeze` moves what it froze
+        elif not row.weight_decay:  # a decay of 0, as in the trust ratio of LAMB, leaves that of other parts in force
+            row.weight_decay = text
 
 
 def _stacked(state: Any, shapes: Mapping[str, str]) -> Iterator[str]:
@@ -229,13 +230,13 @@ def _chosen(rows: Sequence[LeafDescription], where: Sequence[bool] | None) -> li
 def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) -> Iterator[str]:
     """A note for a decay that reaches no leaf, and one for each schedule in the fields of a transform."""
     decay = getattr(transform, "weight_decay", None)
-    if not own_rows and decay is not None and _text(decay) != _ZERO:
+    if not own_rows and decay is not None and _text(decay) not in _ZEROS:
         yield f"{NO_LEAF_DECAYS}: the mask of `{type(transform).__name__}` excludes every parameter."
     groups = {row.group for row in own_rows}
     of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
     for name, value in vars(transform).items():
         for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
-            if course := _course(x):
+            if (course := _course(x)) and not hasattr(x, "fields_of_optimizer"):
                 yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
 
 
@@ -254,6 +255,7 @@ def _known_course(schedule: AbstractSchedule) -> str | None:
     values = values_over_steps(schedule)
     if values is None:
         return None
+    values = values + 0.0  # without the sign of -0
     low, high, (first, last) = values.min(), values.max(), values[[0, -1]]
     turns = [v for v in (high, low) if not np.isclose(v, [first, last], rtol=0.05, atol=0.01 * high).any()]
     texts = dict.fromkeys([f"{first:.2g}", *(f"{v:.2g}" for v in turns)])
@@ -268,6 +270,14 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return f"{_text(value[0])}{_TO}{_text(value[-1])}"
     return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)
+
+
+def _rate_text(rate: Rate) -> str:
+    """A learning rate, times the factors that follow."""
+    text = _text(rate.value)
+    if rate.sign < 0:
+        text = _product(text, "-1.0") if _THEN in text else f"-{_factor(text)}"
+    return functools.reduce(_product, map(_text, rate.factors), text)
 
 
 def _product(*factors: str) -> str:
@@ -298,52 +308,7 @@ def _factor(text: str) -> str:
 
 
 NO_LEAF_DECAYS = "no leaf decays"
-_ZERO = "0.0"
+_ZEROS = ("0.0", "0")  # of a number and of a schedule
 FROZEN = "frozen"
 _TO = " … "
 _THEN = " → "
-
-
-def _write_number(
-    transform: AbstractTransform,
-    now: AbstractTransform,
-    rows: Sequence[LeafDescription],
-    name: str,
-    is_whole: bool,
-    is_inside: bool,
-) -> None:
-    """Write the learning rate or the weight decay in a field of a transform into the rows where it is in force.
-
-    An optimizer passes numbers to its parts as plain numbers. If a part has written such a number, and the optimizer
-    has a schedule in that field, the values of the schedule replace the number. `now` has its value in this step.
-    """
-    value = getattr(transform, name, None)
-    if value is None:
-        return
-    text = _text(value)
-    if name == "learning_rate" and not is_inside and not getattr(transform, "flip_sign", True):
-        text = _product(text, "-1.0") if _THEN in text else f"-{_factor(text)}"
-    if is_whole:
-        rows = _not_replaced_by_zero(rows, name) if text == _ZERO else rows
-    else:
-        is_passed_on = isinstance(transform, AbstractOptimizer) and is_schedule(value)
-        rows = _written(rows, name, _text(getattr(now, name))) if is_passed_on else []
-    for row in rows:
-        setattr(row, name, text)
-        if row.group == FROZEN and name == "weight_decay" and text != _ZERO:
-            row.group = ""  # a decay after a `Freeze` moves what it froze
-
-
-def _not_replaced_by_zero(rows: Sequence[LeafDescription], name: str) -> list[LeafDescription]:
-    """The rows for a number of 0: a decay of 0, as in the trust ratio of LAMB, leaves that of other parts in force."""
-    return [row for row in rows if name == "learning_rate" or not row.weight_decay]
-
-
-def _written(rows: Sequence[LeafDescription], name: str, now: str) -> list[LeafDescription]:
-    """The rows into which parts have written a number that was passed on to them.
-
-    Other numbers are of other fields, as the learning rate of AdamW in `Muon`. If all are 0, the schedule starts there;
-    if some are, these are the weight decay of another part.
-    """
-    filled = [row for row in rows if getattr(row, name) == now]
-    return [row for row in filled if getattr(row, name) != _ZERO] or filled

@@ -59,7 +59,7 @@ def _registered() -> dict[str, type[AbstractTransform]]:
 def available(pattern: str = "*") -> list[str]:
     """List the names of the optimizers that match a shell-style pattern.
 
-        modulax.available("adam*")  # ['adam', 'adamax', 'adamaxw', 'adamw']
+        modulax.available("adam*")  # ['adam', 'adamax', 'adamaxw', 'adamc', 'adammini', 'adamuon', 'adamw']
 
     Args:
         pattern: shell-style pattern; by default it matches all names.

@@ -34,8 +34,11 @@ WORDS = {
     "inner": "optimizer opt tx base inner_optimizer base_optimizer",
     "transforms": "groups param_groups optimizers",
     "labels": "param_labels",
+    "diagonal": "memory_save_mode",
+    "precond_lr": "preconditioner_lr",
+    "precond_init_scale": "preconditioner_init_scale",
 }
-PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2")}
+PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2"), "nus": ("nu1", "nu2")}
 
 # What other libraries call the parameters, which their optimizers are constructed with.
 PARAMETERS = ("params", "parameters", "model", "var_list", "model_parameters")
@@ -128,13 +131,20 @@ ELSEWHERE = {
     "ScheduleFreeSGD(0.1)": "sgdschedulefree",
     "ScheduleFree(RAdam(1e-3), 1e-3)": "radamschedulefree",
     "Shampoo(1e-3)": "distributedshampoo",
+    "Kron(3e-4)": "psgd psgdkron",
+    "clip_query_key": "muonclip qkclip",
+    "CautiousAdamW(1e-3)": "cadamw",
+    "MARS(3e-3)": "marsadamw",
+    "GPAAdamW(1e-3)": "gpa",
+    "Chain(GrokFast(), AdamW(1e-3))": "grokadamw gradfilterema gradfilterma grokfastema grokfastadamw",
+    "CautiousLion(1e-4)": "clion",
     "AdamW(1e-3)": "fusedadam fusedadamw bertadam openaiadam decoupledadamw adambert",
     "SGD(0.1)": "gradientdescent gradientdescentoptimizer",
     "SGD(0.1, momentum=0.9)": "momentum momentumsgd sgdm heavyball fusedsgd",
     "SGD(0.1, momentum=0.9, nesterov=True)": "nesterov nesterovsgd nesterovmomentum nag",
     "Chain(SGD(0.1, momentum=0.9), AddDecayedWeights(-1e-5))": "sgdw decoupledsgdw",
     "Lookahead(RAdam(1e-3), sync_period=6, slow_step_size=0.5)": "ranger",
-    "ParamAverage(SGD(0.1), start=1000)": "asgd averagedsgd",
+    "ASGD(0.1)": "averagedsgd",
     "AdamW(schedules.SGDR.geometric(1e-3, 100, cycles=4))": "adamwr sgdwr",
     "GaLore(1e-3)": "galoreadamw galoreadam",
     "DAdaptAdamW(1.0)": "dadaptadam dadaptation",
@@ -175,9 +185,7 @@ SCHEDULES = {
 
 # Optimizers of papers and other libraries that are not here, in the spelling of `plain`.
 NOT_HERE = (
-    "kron psgd psgdkron mars marsadamw laprop adahessian came apollo apollomini qapollo grams tiger adamod diffgrad "
-    "qhadam qhm swats pid aggmo adamp sgdp kfac ekfac eva lomo adalomo adammini adams conda focus trac adalite pnm "
-    "adapnm svrg saga sarah spider ftrl ftrlproximal rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam "
-    "adanorm adashift avagrad nero gsam esam wsam fira muonclip spam stablespam kate amos larc ivon von vogn natgrad "
-    "sparseadam cautiousadamw cautiouslion cadamw clion cautious adago fadam"
+    "qapollo adamod diffgrad swats pid adamp sgdp kfac ekfac eva lomo adalomo adams conda trac adalite pnm adapnm "
+    "svrg saga sarah spider rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift "
+    "avagrad nero gsam esam wsam fira spam stablespam kate larc ivon von vogn natgrad sparseadam adago fadam"
 )

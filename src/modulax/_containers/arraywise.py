@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._protocol.container import TREES
 from .._protocol.entry import as_written
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
 from .._protocol.masks import AbstractLabels
@@ -18,13 +19,15 @@ from .._protocol.transform import AbstractTransform, is_empty
 from .._support.keys import is_key_data
 from .._transforms.basic import Identity
 from .._transforms.by_path import ScaleByDepth, ScaleByPath
+from .._transforms.decayed_step import DecayedStep
 from .._transforms.regularization import AddDecayedWeights, ProximalWeightDecay
 from .._transforms.scaling import Scale, ScaleByLearningRate
 from .chain import Chain
 
 # Rules on single entries. At the end of a chain, XLA fuses them with the sum of a parameter and its update; in the
 # rule on stacks, weight decay would copy every parameter into a stack.
-_ENTRYWISE = (AddDecayedWeights, ProximalWeightDecay, Scale, ScaleByLearningRate, ScaleByPath, ScaleByDepth)
+_ENTRYWISE = (AddDecayedWeights, DecayedStep, ProximalWeightDecay, Scale)
+_ENTRYWISE += (ScaleByLearningRate, ScaleByPath, ScaleByDepth)
 
 
 def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]:
@@ -40,9 +43,14 @@ def without_end(transform: AbstractTransform) -> tuple[AbstractTransform, Chain]
     return rest if end else transform, Chain(**dict(reversed(end.items())))
 
 
+def acts_on_entries(part: AbstractTransform) -> bool:
+    """Whether it is one of the rules on single entries that end a chain."""
+    return type(part) in _ENTRYWISE
+
+
 def _is_entrywise(part: AbstractTransform) -> bool:
     """Whether it is a rule on single entries that has no state."""
-    if type(part) not in _ENTRYWISE or not isinstance(part, AbstractLeafwise):
+    if not acts_on_entries(part) or not isinstance(part, AbstractLeafwise):
         return False
     # A rule with a schedule has a step count in its state, which the rules at the end would not keep.
     return is_empty(jax.eval_shape(part.init_leaf, jax.ShapeDtypeStruct((), jnp.float32)))
@@ -85,6 +93,8 @@ def refusal(transform: AbstractTransform) -> str | None:
         return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"
     if reads_all_updates(transform):
         return "looks at all arrays together"
+    if trees := [name for name in transform.needs if name in TREES]:
+        return f"reads `{trees[0]}`, which has an array for each parameter"
     # Under `vmap`, every row has the same path, so that a rule cannot tell one parameter from another.
     try:
         where = transform.where({"": np.zeros(())})

@@ -108,6 +108,7 @@ class ParamEMA(AbstractContainer):
     every: Number = number(1, needs=AT_LEAST_ONE)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
+    _keeps_direction: ClassVar[bool] = True
     _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
@@ -209,6 +210,7 @@ class ParamAverage(AbstractContainer):
     every: Number = number(1, needs=AT_LEAST_ONE)
     window: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
 
+    _keeps_direction: ClassVar[bool] = True
     _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"

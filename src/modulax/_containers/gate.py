@@ -1,7 +1,7 @@
 """`AbstractGate`: a container that runs its transform at some steps only."""
 
 import abc
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ class AbstractGate(AbstractContainer):
     In `step`, the parameters move in the branch that computes the updates. XLA fuses the two there and works in place;
     after a `cond`, it would write the updates to memory and read them again.
     """
+
+    _keeps_direction: ClassVar[bool] = True
 
     @abc.abstractmethod
     def gate(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:

@@ -184,6 +184,7 @@ class Injected(AbstractContainer):
             a hyperparameter is zero in it or outside of its range, as a decay of 0.999 is, which bfloat16 rounds to 1.
     """
 
+    _keeps_direction: ClassVar[bool] = True
     _keeps_gradients: ClassVar[bool] = True
 
     inner: AbstractTransform = required_part()
@@ -260,7 +261,7 @@ class Injected(AbstractContainer):
             # A schedule determines its number at every step, and a caller may have changed a constant in the state.
             return own if stored is None or is_schedule(own) else stored
 
-        numbers = jtu.tree_map(ruling, self.inner, state.hyperparameters, is_leaf=is_schedule)
+        numbers = jtu.tree_map(ruling, self.inner._completed(), state.hyperparameters, is_leaf=is_schedule)
         return with_current_values(numbers, state.count, state.schedule_states, extra)
 
     def _static_paths(self) -> set[Path]:

@@ -87,6 +87,7 @@ class LowBit(AbstractContainer):
     stochastic: bool = eqx.field(static=True, default=True, kw_only=True)
     key: Any = key()
 
+    _keeps_direction: ClassVar[bool] = True
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
 

@@ -67,6 +67,7 @@ class MasterWeights(AbstractContainer):
     inner: AbstractTransform = required_part()
     dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
 
+    _keeps_direction: ClassVar[bool] = True
     _keeps_parameters: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True

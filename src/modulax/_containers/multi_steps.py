@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 from .._protocol.container import required_part
 from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock, Effect, Move, zeros_returned
+from .._protocol.transform import AbstractTransform, Clock, Effect, Move, everything_in, zeros_returned
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._support.checks import WHOLE, boolean
 from .._support.module import AbstractState, like_params, nested, shared, with_fields
@@ -91,6 +91,11 @@ class MultiSteps(AbstractGate):
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del tree, state
         warnings = [] if self.should_skip is None else hidden_infinities("should_skip", self.inner)
+        if any("previous_grad" in x.needs for x in everything_in(self.inner)):
+            warnings.append(
+                "`MultiSteps` averages the gradients of several mini-batches, and not `previous_grad`, of which its "
+                "optimizer gets the last one. Average both before the optimizer, and leave `MultiSteps` out."
+            )
         return Effect(warnings=warnings)
 
     def init(self, params: Params) -> MultiStepsState:

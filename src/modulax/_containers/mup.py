@@ -1,6 +1,7 @@
 """`mup`: the maximal update parametrization, from the shapes of a model and of a narrow one."""
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from jaxtyping import PyTree
 
 from .._protocol.container import check_optimizer
 from .._protocol.hyperparameters import value_at
+from .._protocol.masks import received, select
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._roles.find import model_of, roles_of
@@ -89,8 +91,8 @@ def mup(
         base_params: those of the narrow model, with the same paths; a tree of `jax.ShapeDtypeStruct` is enough.
         like: which column of the table applies: `"adam"` for optimizers that normalize each entry of the gradient
             (Adam, RMSProp, Adagrad, Lion), `"sgd"` for those that don't. By default, `mup` tries the optimizer on a
-            small matrix; in the training of a sweep, where the hyperparameters have no values, with others in their
-            place.
+            small array, in a `Partition` once for each optimizer in it; in the training of a sweep, where the
+            hyperparameters have no values, with others in their place.
         layout: whether weights have the shape `(in, out)`, `"in_out"`, or `(out, in)`, `"out_in"`; or a mapping from
             patterns to these. Layers of Equinox and Flax are known; biases, gains and tables of positions have none.
 
@@ -98,8 +100,9 @@ def mup(
         the optimizer, and the parameters with their initial scale.
 
     Raises:
-        ValueError: if paths differ, if it is not known what an axis means or which column applies, or if nothing may
-            change the updates of the optimizer, as in `layerwise_decay`.
+        ValueError: if paths differ, if it is not known what an axis means or which column applies, as with an
+            elementwise clip before SGD or a trust ratio, or if nothing may change the updates of the optimizer, as in
+            `layerwise_decay`.
 
     References:
         Yang et al., [Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter
@@ -108,9 +111,9 @@ def mup(
     check_optimizer("mup(optimizer, params, base_params)", optimizer, params, base_params)
     refuse_multipliers("mup", optimizer, "mup({}, ...)[0]")
     leaves = _compared(params, base_params, layout)
-    like = like or _behaves_like(optimizer, params, leaves)
-    check_option("mup", "like", like, ("adam", "sgd"))
-    rates = {names: _rate(leaf, like) for names, leaf in leaves.items()}
+    check_option("mup", "like", like or "adam", ("adam", "sgd"))
+    likes = _columns(optimizer, shapes_of(params), leaves) if like is None else dict.fromkeys(leaves, like)
+    rates = {names: _rate(leaf, likes[names]) for names, leaf in leaves.items()}
     scales = iter([_initial_scale(names, leaves) for names in leaves])
 
     def scaled(x: Any) -> Any:
@@ -230,31 +233,82 @@ def _patterns(rates: Mapping[Names, float], tree: PyTree) -> dict[str, float]:
     return patterns
 
 
-def _behaves_like(
-    optimizer: AbstractTransform, params: Params, leaves: Mapping[Names, _Leaf]
-) -> Literal["adam", "sgd"]:
+def _columns(optimizer: AbstractTransform, tree: PyTree, leaves: Mapping[Names, _Leaf]) -> dict[Names, str]:
+    """The column of the table for each parameter, from trials, one for each way through the optimizer."""
+    ways: dict[Any, list[Names]] = {}
+    for names, way in zip(leaves, _ways(optimizer, tree), strict=True):
+        if way is not None:
+            ways.setdefault(way, []).append(names)
+    found: dict[Names, str] = {}
+    for group in ways.values():
+        place = min(group, key=lambda names: leaves[names].kind != "hidden")  # it may treat others in another way
+        if (like := _behaves_like(optimizer, tree, list(leaves).index(place))) is not None:
+            found |= dict.fromkeys(group, like)
+    if not found:
+        raise ValueError(f"`mup` tried the optimizer, which took no step in {_MOST_CALLS} calls. {_WRITE_LIKE}")
+    return {names: found.get(names, "adam") for names in leaves}  # any for those that are frozen
+
+
+def _ways(transform: AbstractTransform, tree: PyTree) -> list[tuple[Any, ...] | None]:
+    """The transforms that the updates of each leaf go through, without their numbers; None if it is frozen."""
+    parts = [*transform.each_part()]
+    ways: list[Any] = [() if parts else (jtu.tree_structure(transform),)] * len(jtu.tree_leaves(tree))
+    for part in parts:
+        try:
+            seen = received(part.receives, tree)
+        except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
+            continue
+        further = iter(_ways(part.transform, select(tree, seen)))
+        ways = [_joined(way, next(further)) if here else way for way, here in zip(ways, seen, strict=True)]
+    frozen = transform._effect(tree).frozen or [False] * len(ways)
+    return [None if is_frozen else way for way, is_frozen in zip(ways, frozen, strict=True)]
+
+
+def _joined(way: tuple[Any, ...] | None, further: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    return None if way is None or further is None else (*way, *further)
+
+
+def _behaves_like(optimizer: AbstractTransform, tree: PyTree, place: int) -> Literal["adam", "sgd"] | None:
     """The column of the table that an optimizer belongs to, from its steps for a gradient of rank one.
 
     An optimizer like Adam makes all entries of its update equal in size, however large the gradient is. One like SGD
-    keeps their proportions, and the size of a small gradient.
+    keeps their proportions, and the size of a small gradient. It is None if there is no step.
     """
-    # In the place of a hidden weight, if there is one: the optimizer may treat others in another way.
-    place = min(leaves, key=lambda names: leaves[names].kind != "hidden")
-    values = dict.fromkeys(leaves) | {place: np.zeros((2, 2), default_float())}
     try:
         if any(map(extra_arguments, everything_in(optimizer))):
             raise ValueError("It needs extra arguments.")
         with jax.ensure_compile_time_eval():  # under a trace, such as that of a sweep
-            known = _with_known_numbers(optimizer)
-            probe = jtu.tree_structure(shapes_of(params)).unflatten(values.values())
-            small, twice, large = (_step_size(known, probe, scale) for scale in (1e-3, 2e-3, 1e3))
+            trial = _Trial(_with_known_numbers(optimizer), tree, place)
+            large = trial.step(1e3)
+            if not large.any():
+                return None
+            small, twice = trial.step(1e-3), trial.step(2e-3)
+            is_adam = _is_close(large, np.full_like(large, large.max()))
+            is_sgd = _is_close(small, trial.pattern * small.min()) and _is_close(twice, 2 * small)
+            # One that adapts to a sum, as Adagrad does, begins like SGD. Large gradients end that, unless they are cut.
+            after = trial.step(1e-2, after=1e2) if is_adam and is_sgd else large
+            is_cut = is_adam and is_sgd and _is_close(after, trial.pattern * after.min())
+            scale, found = (1e3, large) if is_adam else (1e-3, small)
+            depends = (is_adam or is_sgd) and not _is_close(trial.step(scale, size=1.0), found)
     except Exception as error:
-        raise ValueError(f"`mup` could not try the optimizer on a small matrix. {_WRITE_LIKE}") from error
-    if large.min() > 0 and np.allclose(large, large.max(), rtol=0.05):
-        return "adam"
-    if small.min() > 0 and np.allclose(small / small[0, 0], _PATTERN, rtol=0.05) and np.allclose(twice, 2 * small):
-        return "sgd"
+        raise ValueError(f"`mup` could not try the optimizer on a small array. {_WRITE_LIKE}") from error
+    if is_cut:
+        raise ValueError(
+            f"`mup` doesn't know which rule holds: large entries of the gradient are cut, as by `Clip`, and small ones "
+            f"are not. {_WRITE_LIKE}"
+        )
+    if depends:
+        raise ValueError(
+            f"`mup` doesn't know which rule holds: the step depends on the size of the parameters, as with the trust "
+            f"ratio of `LARS` and `LAMB`. {_WRITE_LIKE}"
+        )
+    if is_adam or is_sgd:
+        return "adam" if is_adam else "sgd"
     raise ValueError(f"`mup` doesn't know which rule holds for this optimizer. {_WRITE_LIKE}")
+
+
+def _is_close(x: np.ndarray, y: np.ndarray) -> bool:
+    return bool(x.all()) and np.allclose(x, y, rtol=0.05, atol=0.0)
 
 
 def _with_known_numbers(optimizer: AbstractTransform) -> AbstractTransform:
@@ -280,16 +334,56 @@ def _accepted(field: dataclasses.Field) -> float:
     return 0.1 if needs is None or needs.is_met_by(np.float32(0.1)) else 100.0
 
 
-_PATTERN = np.outer([1.0, 2.0], [1.0, 2.0])
+class _Trial:
+    """Steps of an optimizer on a small array in the place of one parameter.
+
+    Args:
+        optimizer: the optimizer.
+        tree: the parameters.
+        place: the position of the parameter.
+    """
+
+    def __init__(self, optimizer: AbstractTransform, tree: PyTree, place: int):
+        leaves, self._treedef = jtu.tree_flatten(tree)
+        self._optimizer, self._place, self._count = optimizer, place, len(leaves)
+        self.pattern = functools.reduce(np.multiply.outer, [np.array([1.0, 2.0])] * max(leaves[place].ndim, 1))
+
+    def step(self, scale: float, size: float = 0.1, after: float | None = None) -> np.ndarray:
+        """Return how much an update, after a few steps, changes with the sign of the gradients.
+
+        A weight decay changes nothing in it.
+
+        Args:
+            scale: the size of the gradients.
+            size: the size of the parameters.
+            after: the size of the gradients in all steps but the last, whose signs then stay.
+        """
+        updates = [self._update(sign * scale, size, sign * scale if after is None else after) for sign in (1.0, -1.0)]
+        return np.abs(updates[0] - updates[1]) / 2
+
+    def _update(self, last: float, size: float, before: float) -> np.ndarray:
+        """The update of the last of a few calls that takes a step.
+
+        The first may have the learning rate zero, and those of RAdam are like SGD's. `MultiSteps` waits longer.
+        """
+        params = self._like(np.full_like(self.pattern, size))
+        state, grads = self._optimizer.init(params), [self._like(x * self.pattern) for x in (before, last)]
+        found = np.zeros_like(self.pattern)
+        for n in range(_MOST_CALLS):
+            updates, new = self._optimizer.update(grads[1], state, params)
+            update = np.asarray(jtu.tree_leaves(updates)[0], np.float64)
+            found = update if update.any() else found
+            if n + 1 >= _CALLS and found.any():
+                break
+            _, state = (updates, new) if last == before else self._optimizer.update(grads[0], state, params)
+        return found
+
+    def _like(self, x: np.ndarray) -> PyTree:
+        leaves = [jnp.asarray(x, default_float()) if i == self._place else None for i in range(self._count)]
+        return self._treedef.unflatten(leaves)
 
 
-def _step_size(optimizer: AbstractTransform, probe: PyTree, scale: float) -> np.ndarray:
-    """The size of the update after a few steps, since the first may have the learning rate zero."""
-    grads = jtu.tree_map(lambda x: jnp.asarray(scale * _PATTERN, x.dtype), probe)
-    state, updates = optimizer.init(probe), grads
-    for _ in range(3):
-        updates, state = optimizer.update(grads, state, probe)
-    return np.abs(np.asarray(jtu.tree_leaves(updates)[0], np.float64))
+_CALLS, _MOST_CALLS = 10, 100
 
 
 _WRITE_LIKE = (

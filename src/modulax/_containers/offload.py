@@ -1,6 +1,6 @@
 """`Offload`: optimizer state in the memory of the host."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.tree_util as jtu
@@ -46,6 +46,8 @@ class Offload(AbstractContainer):
     References:
         Ren et al., [ZeRO-Offload: Democratizing Billion-Scale Model Training](https://arxiv.org/abs/2101.06840), 2021.
     """
+
+    _keeps_direction: ClassVar[bool] = True
 
     inner: AbstractTransform = required_part()
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer
-from .._protocol.leafwise import AbstractLeafwise, applies_to
-from .._protocol.masks import AbstractLabels, mask_of, received, select
+from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.masks import AbstractLabels, applies_to, mask_of, received, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, Effect, Part
 from .._support.types import Params
@@ -97,18 +97,25 @@ class AbstractSteering(AbstractContainer):
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del state
-        return Effect(warnings=list(self._mistakes()) if jtu.tree_leaves(tree) else ())
+        inside = (part.transform for part in self.each_part())
+        return Effect(warnings=list(mistakes_around(type(self).__name__, *inside)) if jtu.tree_leaves(tree) else ())
 
-    def _mistakes(self) -> Iterator[str]:
-        """A sentence if the optimizer keeps parameters of its own, which these are not."""
-        last = next(filter(None, (last_one_in(part.transform) for part in self.each_part())), None)
-        if last is None:
-            return
-        name, other = type(self).__name__, type(last.written).__name__
-        may_be_outside = last.written is last.transform and isinstance(last.transform, AbstractContainer)
-        may_be_outside &= not isinstance(last.transform, AbstractSteering)
-        remedy = f"Write `{other}({name}(...))`." if may_be_outside else f"Use another optimizer inside `{name}`."
-        yield f"{last}, and doesn't see what `{name}` does to its updates. {remedy}"
+
+def mistakes_around(name: str, *inside: AbstractTransform) -> Iterator[str]:
+    """A sentence if a container changes the updates of an optimizer that keeps parameters of its own.
+
+    Args:
+        name: the class of the container.
+        inside: the transforms whose updates it changes.
+    """
+    last = next(filter(None, map(last_one_in, inside)), None)
+    if last is None:
+        return
+    other = type(last.written).__name__
+    may_be_outside = last.written is last.transform and isinstance(last.transform, AbstractContainer)
+    may_be_outside &= not isinstance(last.transform, AbstractSteering)
+    remedy = f"Write `{other}({name}(...))`." if may_be_outside else f"Use another optimizer inside `{name}`."
+    yield f"{last}, and doesn't see what `{name}` does to its updates. {remedy}"
 
 
 def refuse_multipliers(owner: str, optimizer: AbstractTransform, changed: str) -> None:
@@ -193,7 +200,7 @@ def _moved(transforms: Sequence[AbstractTransform], tree: PyTree) -> list[bool]:
     moved = [False] * len(jtu.tree_leaves(tree))
     for x in transforms:
         frozen = x._effect(tree).frozen or [False] * len(moved)
-        rows = zip(moved, _decayed(x, tree), frozen, strict=True)
+        rows = zip(moved, decays_in(x, tree), frozen, strict=True)
         moved = [(before or decays) and not is_frozen for before, decays, is_frozen in rows]
     return moved
 
@@ -207,10 +214,10 @@ def _is_optimizer(transform: AbstractTransform) -> bool:
     return any(_is_optimizer(part.transform) for part in transform.each_part() if part.receives is None)
 
 
-def _decayed(transform: AbstractTransform, tree: PyTree) -> list[bool]:
+def decays_in(transform: AbstractTransform, tree: PyTree) -> list[bool]:
     """Which leaves a weight decay that is not zero applies to, in the transform or in one inside it."""
     parts = [part for part in transform.each_part() if not part.auxiliary]
-    decayed = _in_any(parts, tree, _decayed)
+    decayed = _in_any(parts, tree, decays_in)
     decay: Any = getattr(transform, "weight_decay", None)
     is_zero = isinstance(decay, (int, float, np.generic, np.ndarray)) and not np.any(decay)
     if parts or decay is None or is_zero:

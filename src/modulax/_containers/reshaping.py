@@ -45,6 +45,7 @@ class AbstractReshaping(AbstractContainer):
 
     state_type: ClassVar[type]
     _gives_gradients: ClassVar[bool] = False
+    _keeps_direction: ClassVar[bool] = True
 
     @abc.abstractmethod
     def form(self, params: Params, *, of_updates: bool = False) -> Form:

@@ -25,6 +25,7 @@ class Scheduled(AbstractContainer):
         inner: the inner transform.
     """
 
+    _keeps_direction: ClassVar[bool] = True
     _keeps_gradients: ClassVar[bool] = True
 
     inner: AbstractTransform = required_part(state="inner")

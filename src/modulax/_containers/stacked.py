@@ -12,7 +12,7 @@ The rules at the end of a chain that act on single entries are split off (`witho
 import collections
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -171,6 +171,8 @@ class Stacked(AbstractContainer):
         chunk: the largest number of parameters in a stack; 1 switches stacking off. Stacks of one shape have one size,
             and a few parameters may be left over, which are not stacked.
     """
+
+    _keeps_direction: ClassVar[bool] = True
 
     inner: AbstractTransform = required_part()
     chunk: int = eqx.field(static=True, default=16)

@@ -58,6 +58,7 @@ class StochasticRounding(AbstractContainer):
     inner: AbstractTransform = required_part()
     key: Any = key()
 
+    _keeps_direction: ClassVar[bool] = True
     _why_last: ClassVar[str] = "rounds the new parameters"
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_one_pass: ClassVar[bool] = True

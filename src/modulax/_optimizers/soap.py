@@ -10,7 +10,7 @@ from .._protocol.fields import Hyperparameter, OptionalNumber, number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import AT_LEAST_ONE, DECAY
-from .._transforms.decay_after import StepThenDecay
+from .._transforms.decayed_step import DecayedStep
 from .._transforms.matrices import matrices_as
 from .._transforms.muon import MuonDimensionNumbers
 from .._transforms.soap import ScaleBySOAP
@@ -83,5 +83,5 @@ class SOAP(AbstractOptimizer):
                 normalize_grads=self.normalize_grads,
                 correct_bias=self.correct_bias,
             ),
-            StepThenDecay(self.learning_rate, self.weight_decay, self.mask, start=1),
+            DecayedStep(self.learning_rate, self.weight_decay, self.mask, after=True, start=1),
         )

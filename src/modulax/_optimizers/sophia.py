@@ -1,5 +1,6 @@
 """The optimizer Sophia (Sophia-H)."""
 
+from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
@@ -12,9 +13,10 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
 from .._support.types import Follow
+from .._transforms.hessian_diagonal import GaussNewtonBartlett, HutchinsonDiagonal
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
-from .._transforms.sophia import HutchinsonDiagonal, ScaleBySophia
+from .._transforms.sophia import ScaleBySophia, ScaleBySophiaG
 
 
 class Sophia(AbstractOptimizer):
@@ -81,6 +83,76 @@ class Sophia(AbstractOptimizer):
             self.hessian_diagonal_fn,
             self.mu_dtype,
             follow=self.follow,
+        )
+        decay = AddDecayedWeights(self.weight_decay, self.mask)
+        return Chain(sophia, decay, ScaleByLearningRate(self.learning_rate))
+
+
+class SophiaG(AbstractOptimizer):
+    r"""Second-order optimizer for language models, with squares of sampled gradients as curvature: clipped steps.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    h_t &= \begin{cases} \beta_2 h_{t-1} + (1 - \beta_2) \hat g_t \odot \hat g_t & t = k + 1, 2k + 1, \dots
+        \\ h_{t-1} & \text{otherwise} \end{cases} \\
+    w_{t+1} &= w_t - \eta (\operatorname{clip}(m_t / \max(\rho B h_t, \varepsilon),\; \pm 1) + \lambda w_t)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$ and $m_0 = h_0 = 0$. The first $k$ steps are the signs of $m_t$. The gradient
+    $\hat g_t$ is that of a loss for labels that are drawn from the predictions of the model, with a new key in every
+    step. Every call needs this loss as a function of the parameters alone; `GaussNewtonBartlett` shows one:
+
+        optimizer = SophiaG(1e-4, batch_size=tokens)
+        obj_fn = jax.tree_util.Partial(sampled_loss, x=x, key=key)
+        params, state = optimizer.step(grads, state, params, obj_fn=obj_fn)
+
+    `Sophia` is the algorithm with Hutchinson's estimates, and uses one in the first step.
+
+    Args:
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the average of the squares.
+        rho: factor $\rho$ of the estimate; the larger it is, the fewer entries are clipped.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        batch_size: number $B$ of predictions over which the loss is the mean: for a language model, the tokens of the
+            batch.
+        update_interval: number $k$ of steps between two estimates.
+        hessian_diagonal_fn: transform that returns $\hat g_t \odot \hat g_t$; by default `GaussNewtonBartlett()`.
+        eps: $\varepsilon$, the smallest denominator.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+
+    References:
+        Liu et al., [Sophia: A Scalable Stochastic Second-order Optimizer for Language Model
+        Pre-training](https://arxiv.org/abs/2305.14342), 2023, and the authors'
+        [code](https://github.com/Liuhong99/Sophia).
+    """
+
+    learning_rate: Hyperparameter = number(1e-4)
+    b1: Hyperparameter = number(0.965, needs=DECAY)
+    b2: Hyperparameter = number(0.99, needs=DECAY)
+    rho: Hyperparameter = number(0.04)
+    weight_decay: Hyperparameter = number(0.1)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    batch_size: Hyperparameter = number(5120)
+    update_interval: Hyperparameter = number(10, needs=AT_LEAST_ONE)
+    hessian_diagonal_fn: AbstractTransform = GaussNewtonBartlett()
+    _: KW_ONLY
+    eps: Hyperparameter = number(1e-15, needs=POSITIVE)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def transform(self) -> Chain:
+        sophia = ScaleBySophiaG(
+            self.b1,
+            self.b2,
+            self.rho,
+            self.batch_size,
+            self.update_interval,
+            self.hessian_diagonal_fn,
+            eps=self.eps,
+            mu_dtype=self.mu_dtype,
         )
         decay = AddDecayedWeights(self.weight_decay, self.mask)
         return Chain(sophia, decay, ScaleByLearningRate(self.learning_rate))

@@ -177,6 +177,9 @@ class AbstractContainer(AbstractTransform):
     """Whether it adds at most a pass over its arrays to its parts, and no branch, so that gates compute it and select
     the results."""
 
+    # For `check`: whether its updates have the direction of those of its only part, or are zero.
+    _keeps_direction: ClassVar[bool] = False
+
     def each_part(self, state: State | None = None) -> Iterator[Part]:
         """Yield the parts in the order of the fields.
 
@@ -325,7 +328,7 @@ def only_state(state: State, cls: type, owner: str, remedy: str) -> Any:
 
 
 # Extra arguments that are always trees like the parameters, even if their leaves have other shapes.
-TREES = ("grad",)
+TREES = ("grad", "previous_grad")
 
 # Extra arguments that are functions of the parameters.
 FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")

@@ -230,8 +230,8 @@ class AbstractHyperparameters(AbstractModule):
         remedy = f"Write `optimizer = optimizer.replace({name}=...)`."
         variables = jtu.tree_leaves_with_path(self.__dict__.get(name), is_leaf=_is_variable)
         if variables and _is_variable(variables[0][1]):  # of `modulax.nnx.Optimizer`
-            listed = listing(f"optimizer.hyperparameters.{name}{jtu.keystr(path)}[...]" for path, _ in variables)
-            remedy = f"Assign to a variable: {listed}."
+            listed = listing(f"optimizer.hyperparameters.{name}{jtu.keystr(path)}[...] = ..." for path, _ in variables)
+            remedy = f"Assign to the variable: {listed}."
         return f"{super()._is_immutable(name)} {remedy}"
 
 

@@ -14,7 +14,6 @@ this function, so that each shape is traced once for all of them.
 """
 
 import abc
-import collections
 import contextlib
 import dataclasses
 import threading
@@ -24,27 +23,23 @@ from typing import Any, Generic, NamedTuple, Self, cast
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, PyTree
 from typing_extensions import TypeVar
 
-from .._support.arithmetic import at_least_float32, common_dtype, default_float, no_steps, real_dtype, safe_increment
+from .._support.arithmetic import at_least_float32, default_float, no_steps, safe_increment
 from .._support.failures import at_leaf, located
 from .._support.module import AbstractState, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
-from ..tree._leafmap import LeafFunction, in_groups, map_leaves
+from ..tree._leafmap import LeafFunction, cast_all, map_leaves, promotion_of
 from ..tree._paths import leaf_paths
-from .masks import select
+from .leaf_states import init_leaves
+from .masks import applies_to, is_flag, select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
 StateT = TypeVar("StateT", default=Any)
 """The class of a rule's state. A rule that doesn't name it is not checked in what it does with its state."""
-
-_GROUP = 32  # arrays of one shape whose initial states are computed together, in a program
-_EAGER_GROUP = 2  # and outside one: few, since the last one of a shape may be computed as often
 
 
 class AbstractLeafwise(AbstractTransform, Generic[StateT]):
@@ -91,6 +86,18 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
             count: the number of previous steps, as a float, or None if the state has no counter.
         """
         del count
+
+    def _prepare(self, count: Any, state: Any) -> Any:
+        """Return what `prepare` returns, from the shared values of the state too.
+
+        A rule that implements this method does not see the leaves, so that it joins a run, and `Stacked` maps it.
+
+        Args:
+            count: the number of previous steps, as a float, or None if the state has no counter.
+            state: the state of the whole tree, of which only the shared values may be read.
+        """
+        del state
+        return self.prepare(count)
 
     def survey(self, count: Any, state: Any, updates: Updates, params: Params | None, **extra: Any) -> Any:
         """Return shared values that depend on all leaves, such as a norm, or on extra arguments; replaces `prepare`.
@@ -154,16 +161,38 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         """
         del tree
 
+    def _fitting_state(self, p: Array, s: StateT) -> StateT:
+        """Return a state with the shapes that that of an array must have, for a message about another one.
+
+        Args:
+            p: the parameter.
+            s: the state whose shapes are compared with these.
+        """
+        del s
+        return self.init_leaf(p)
+
     def _at_leaf(self, now: Any, own: Any) -> Any:
         """Return what `update_leaf` receives as `now` for a leaf with a value of its own from `where`: that value."""
         del now
         return own
 
+    def _read(self, updates: Updates, extra: Mapping[str, Any]) -> PyTree | None:
+        """Return a tree like the updates from the extra arguments, whose leaves are values of their own; None for none.
+
+        A rule that reads one overrides `_at_leaf` too, and names the argument in `needs` and in `TREES` of
+        `container.py`.
+
+        Args:
+            updates: the updates of the leaves that the rule applies to.
+            extra: the extra arguments of `update`.
+        """
+        del updates, extra
+
     def init(self, params: Params) -> StateT:
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
         indices = [i for i, chosen in enumerate(applies_to(self, params)) if chosen]
-        states = _init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
+        states = init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
         # If a mask chooses no leaf, the names of the fields come from the state of a scalar.
         example = states[0] if states else jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
         found = dict(zip(indices, states, strict=True))
@@ -197,47 +226,6 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
             return run_rules([self], updates, [EmptyState()], params, extra)[0], state
         updates, (state,) = run_rules([self], updates, [state], params, extra)
         return updates, state
-
-
-def applies_to(rule: AbstractLeafwise, tree: PyTree) -> list[bool]:
-    """Return whether a rule applies to each leaf, in JAX's order."""
-    found = rule.where(tree)
-    leaves = jtu.tree_leaves(tree)
-    return [True] * len(leaves) if found is None else [not _is_flag(x) or bool(x) for x in found]
-
-
-def _is_flag(x: Any) -> bool:
-    return isinstance(x, (bool, np.bool_))
-
-
-# The rule is an argument, so that rules that differ in numbers alone share the compiled function.
-@jax.jit
-def _init_group(rule: AbstractLeafwise, leaves: Sequence[Array]) -> list[State]:
-    return [rule.init_leaf(p) for p in leaves]
-
-
-def _init_leaves(rule: AbstractLeafwise, leaves: Sequence[Array], path: Callable[[int], str]) -> list[State]:
-    """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
-    is_program = any(isinstance(p, Tracer) for p in leaves)
-    size = _GROUP if is_program else _EAGER_GROUP
-    if len(leaves) >= size:
-        example = jax.eval_shape(rule.init_leaf, leaves[0])
-        if not jtu.tree_leaves(example):  # a program without results takes its time too
-            return [example] * len(leaves)
-    kinds = [(p.shape, p.dtype) for p in leaves]
-    counts = collections.Counter(kinds)
-
-    def together(group: Sequence[int]) -> list[State]:
-        with at_leaf(lambda: path(group[0]), leaves[group[0]]), located(type(rule).__name__, "init_leaf"):
-            return _init_group(rule, [leaves[i] for i in group])
-
-    def each(i: int) -> State:
-        if not is_program:
-            return together([i] * min(size, counts[kinds[i]]))[0]  # the program of the others again
-        with at_leaf(lambda: path(i), leaves[i]), located(type(rule).__name__, "init_leaf"):
-            return rule.init_leaf(leaves[i])
-
-    return in_groups(kinds, size, each, together)
 
 
 def _counter(state: State) -> dataclasses.Field | None:
@@ -298,7 +286,8 @@ class _Aligned(NamedTuple):
 
     def check_shapes(self, g: Array, row: tuple[Any, ...], path: str) -> None:
         """Raise an error if the update has another shape than the parameter for which this state was made."""
-        like = jax.eval_shape(self.rule.init_leaf, jax.ShapeDtypeStruct(g.shape, g.dtype))
+        struct = jax.ShapeDtypeStruct(g.shape, g.dtype)
+        like = jax.eval_shape(self.rule._fitting_state, struct, self.leaf_state(row))
         needed, found = (jtu.tree_map(jnp.shape, x) for x in (self.row_of(like), row))
         if found != needed:
             raise ValueError(
@@ -314,9 +303,11 @@ def _aligned(
     rule = rule.at(state)
     AbstractTransform._check_call(rule, updates, params, extra)
     chosen = applies_to(rule, updates)
-    own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not _is_flag(x)}
+    own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not is_flag(x)}
     indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
     like = _selected(updates, chosen)
+    if (tree := rule._read(like, extra)) is not None:
+        own |= dict(zip(indices, jtu.tree_leaves(tree), strict=True))
     fields = _tree_fields(state)
     aligned = [align(getattr(state, field), like, f"{type(rule).__name__}.update") for field in fields]
     rows = zip(*(values for values, _ in aligned), strict=True) if fields else [()] * len(indices)
@@ -337,13 +328,13 @@ def _shared_values(one: _Aligned, updates: Updates, params: Params | None, extra
     count = getattr(one.state, counter.name).astype(default_float()) if counter else None
     if not reads_all_updates(one.rule):
         with located(name, "prepare"):
-            return one.rule.prepare(count)
+            return one.rule._prepare(count, one.state)
     treedef = jtu.tree_structure(updates)
     columns = [[row[k] for row in one.rows.values()] for k in range(len(one.fields))]
     trees = {field: treedef.unflatten(column) for field, column in zip(one.fields, columns, strict=True)}
     everything = (dataclasses.replace(one.state, **trees), updates, params)
-    with _promotion(jtu.tree_leaves(everything)), located(name, "survey"):
-        return one.rule.survey(count, *_cast(everything, default_float()), **extra)
+    with promotion_of(jtu.tree_leaves(everything)), located(name, "survey"):
+        return one.rule.survey(count, *cast_all(everything, default_float()), **extra)
 
 
 def run_rules(
@@ -462,13 +453,13 @@ def _run_on_leaf(
     dtype = at_least_float32(g.dtype, *([] if p is None else [p.dtype]))
     u, p = g.astype(dtype), None if p is None else p.astype(dtype)
     new_rows = []
-    with _promotion([u]):
+    with promotion_of([u]):
         for one, pair, row in zip(aligned, rules, rows, strict=True):
             # Never below float32: `bfloat16(0.999)` is 1, and the bias correction would be zero.
-            rule, now = _cast(pair, dtype)
+            rule, now = cast_all(pair, dtype)
             name = type(rule).__name__
             with jax.named_scope(name), located(name, "update_leaf"):
-                u, state = rule.update_leaf(now, u, one.leaf_state(_cast(row, dtype)), p)
+                u, state = rule.update_leaf(now, u, one.leaf_state(cast_all(row, dtype)), p)
                 new_row = one.row_of(state)
                 before, after = (jtu.tree_map(jnp.shape, x) for x in ((g, row), (u, new_row)))
                 if before != after:
@@ -478,22 +469,3 @@ def _run_on_leaf(
                     )
             new_rows.append(jtu.tree_map(lambda new, old: new.astype(old.dtype), new_row, row))
     return u.astype(g.dtype), new_rows
-
-
-def _promotion(arrays: Sequence[Array]) -> contextlib.AbstractContextManager[None]:
-    """Allow dtype promotion if an array is complex: strict promotion forbids a real number times a complex array."""
-    is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays)
-    return jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
-
-
-def _cast(tree: PyTree, dtype: Any) -> PyTree:
-    """Cast real arrays to the real dtype of the precision of `dtype`, and complex arrays to the complex one."""
-
-    def cast(x: Any) -> Array:
-        if not hasattr(x, "dtype"):  # under `jax.disable_jit`, a number that a rule returns in `survey` is one here too
-            x = jnp.asarray(x)
-        if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            return x.astype(common_dtype(dtype, jnp.complex64))
-        return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    return jtu.tree_map(cast, tree)

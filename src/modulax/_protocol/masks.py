@@ -80,6 +80,18 @@ class AbstractLabels(abc.ABC):
         """Return what the labels were made of, a tree of plain values or a `Call`; the labels themselves otherwise."""
         return self
 
+    def patterns(self) -> list[tuple[str, Any]]:
+        """Return the patterns that the labels are made of, as texts, each with its label; empty if there are none."""
+        return []
+
+    def winners(self, tree: PyTree) -> list[str | None]:
+        """Return the pattern by which each leaf has its label, in JAX's order; None if it has it without one.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+        return [None] * len(jtu.tree_leaves(tree))
+
 
 class _Function(AbstractLabels):
     """Labels from a function of the tree that returns a tree of labels."""
@@ -245,13 +257,13 @@ def not_in(mask: Any) -> AbstractLabels:
 
 
 def mask_of(owner: object, mask: AbstractLabels, tree: PyTree, argument: str = "mask") -> list[bool]:
-    """The labels of a mask, which must be booleans."""
+    """The labels of a mask, which must be booleans; the owner is a transform, or its name."""
     labels = mask.labels(tree)
+    name = owner if isinstance(owner, str) else type(owner).__name__
     for path, label in zip(leaf_paths(tree), labels, strict=True):
         if not isinstance(label, bool):
             raise ValueError(
-                f"`{type(owner).__name__}({argument}=...)` needs `True` or `False` for every leaf, got {label!r} at "
-                f"`{path}`."
+                f"`{name}({argument}=...)` needs `True` or `False` for every leaf, got {label!r} at `{path}`."
             )
     return labels
 
@@ -259,6 +271,22 @@ def mask_of(owner: object, mask: AbstractLabels, tree: PyTree, argument: str = "
 def mask_or_all(owner: object, mask: AbstractLabels | None, tree: PyTree, argument: str = "mask") -> list[bool] | None:
     """The labels of a mask, which must be booleans; None, which means all leaves, if there is no mask."""
     return None if mask is None else mask_of(owner, mask, tree, argument)
+
+
+def applies_to(rule: Any, tree: PyTree) -> list[bool]:
+    """Return whether a rule on one array applies to each leaf, in JAX's order.
+
+    Args:
+        rule: the rule, an `AbstractLeafwise`.
+        tree: the parameters, or a tree like them.
+    """
+    found = rule.where(tree)
+    return [True] * len(jtu.tree_leaves(tree)) if found is None else [not is_flag(x) or bool(x) for x in found]
+
+
+def is_flag(x: Any) -> bool:
+    """Whether what `where` returns for a leaf says whether the rule applies, and is no number for it."""
+    return isinstance(x, (bool, np.bool_))
 
 
 def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:

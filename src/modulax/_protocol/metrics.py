@@ -10,6 +10,8 @@ keys of the parts that tell them apart (`body.learning_rate`), or, where no keys
 
 import collections
 import dataclasses
+import functools
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +19,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._support.module import AbstractState, kind_of
+from .._support.tracing import tracing
 from ..tree._paths import Names, is_plain, key_names, leaves_with_paths
+from ..tree._quantized import is_quantized
+from ..tree._stacks import unstack
+from .hyperparameters import AbstractHyperparameters
+from .rates import Rate, is_of_library, is_optimizer, parts_over_run, rates_by_pattern, rates_of
 from .schedule import is_schedule
 
 _RATES = ("learning_rate", "adam_learning_rate")
@@ -32,12 +39,13 @@ class Metric(NamedTuple):
     value: Any
 
 
-def hyperparameters_in_force(transform: Any, now: Any) -> Iterator[Metric]:
+def hyperparameters_in_force(transform: Any, now: Any, state: Any) -> Iterator[Metric]:
     """Yield the learning rates, also those of the groups of a multiplier, and hyperparameters that follow a schedule.
 
     Args:
         transform: the transform, whose fields hold the schedules.
         now: the transform with every schedule replaced by its value.
+        state: the state of the transform.
     """
     values = dict(jtu.tree_leaves_with_path(now))
     for path, x in jtu.tree_leaves_with_path(transform, is_leaf=is_schedule):
@@ -45,30 +53,106 @@ def hyperparameters_in_force(transform: Any, now: Any) -> Iterator[Metric]:
         if path in values and (is_schedule(x) or name in _RATES):
             keys = tuple(str(key.key) for key in path[:-1] if isinstance(key, jtu.DictKey))
             yield Metric(name, keys, tuple(before), values[path])
-    yield from (rate for rate, is_multiplied in _rates(now) if is_multiplied)
+    with tracing():  # what optimizers are made of has numbers that were checked
+        yield from list(_computed(now, state))
+        yield from list(_multiplied(now, state) if _has_multiplier(now) else ())
 
 
-def _rates(now: Any, keys: Names = ()) -> list[tuple[Metric, bool]]:
-    """The learning rates of a transform, and whether each was multiplied for a group of parameters."""
-    rates = {name: getattr(now, name, None) for name in _RATES}
-    if own := [(Metric(name, keys, keys, rate), False) for name, rate in rates.items() if rate is not None]:
-        return own
-    found: list[tuple[Metric, bool]] = []
-    for part in now.each_part():
-        multipliers = getattr(part.transform, "multipliers_by_pattern", None)
-        if multipliers is None:
-            inside = keys if part.key is None else (*keys, str(part.key))
-            found += _rates(part.transform, inside)
-        else:
-            # Which patterns match in which of several groups, the parameters would tell: nothing is better than a
-            # number that no step had.
-            single = found if len(found) == 1 else []
-            found = [
-                (before._replace(keys=(*before.keys, name), path=(*before.path, name), value=before.value * x), True)
-                for before, _ in single
-                for name, x in multipliers().items()
-            ]
-    return found
+def _computed(transform: Any, state: Any, keys: Names = ()) -> Iterator[Metric]:
+    """Yield the learning rates inside optimizers that have none in their fields, such as that of a function."""
+    if not is_optimizer(transform):
+        for part in transform.each_part(state):
+            yield from _computed(part.transform, part.state, _below(keys, part))
+    elif not any(key_names(path)[-1] in _RATES for path, _ in jtu.tree_leaves_with_path(transform)):
+        found = list(_inside(transform, state, keys))
+        yield from (found[0]._replace(keys=keys),) if len(found) == 1 else found
+
+
+def _inside(transform: Any, state: Any, keys: Names) -> Iterator[Metric]:
+    """Yield the learning rates in the outermost parts of an optimizer that have one."""
+    for part in parts_over_run(transform, state):
+        if part.auxiliary:
+            continue
+        below = _below(keys, part)
+        own = [(name, rate) for name in _RATES if (rate := getattr(part.transform, name, None)) is not None]
+        yield from (Metric(name, below, below, x) for name, x in own if not is_schedule(x))
+        if not own:
+            yield from _inside(part.transform, part.state, below)
+
+
+def _below(keys: Names, part: Any) -> Names:
+    return keys if part.key is None else (*keys, str(part.key))
+
+
+def _has_multiplier(transform: Any) -> bool:
+    parts = () if is_of_library(transform) else transform.each_part()
+    return hasattr(transform, "patterns_of") or any(_has_multiplier(part.transform) for part in parts)
+
+
+def _multiplied(now: Any, state: Any) -> Iterator[Metric]:
+    """Yield the learning rates that a multiplier chose by pattern, each once, where all numbers are known."""
+    tree = _params_in(state)
+    try:
+        rates = rates_by_pattern(now, state) if tree is None else rates_of(now, tree, state)
+    except ValueError:  # moments may have other shapes than the parameters, by which a mask looks for these
+        return
+    found: dict[tuple[Names, Names], dict[Names, Any]] = {}
+    for rate in rates:
+        if rate is None or not rate.patterns or None in rate.patterns:
+            continue
+        for number, value in _values(rate):
+            patterns = (*(x for x in rate.patterns if x is not None), *number)
+            found.setdefault((rate.keys, patterns), {}).setdefault(rate.inside, value)
+    for (keys, patterns), by_rule in found.items():
+        apart = _without_common_end(list(by_rule))  # of the two rules of Muon, for example
+        for inside, value in zip(apart, by_rule.values(), strict=True):
+            names = (*keys, *patterns, *(inside if len(by_rule) > 1 else ()))
+            yield Metric("learning_rate", names, names, value)
+
+
+def _without_common_end(names: list[Names]) -> list[Names]:
+    if len(names) < 2 or not all(names) or len({x[-1] for x in names}) > 1:
+        return names
+    return _without_common_end([x[:-1] for x in names])
+
+
+def _values(rate: Rate) -> Iterator[tuple[Names, Any]]:
+    """Yield the learning rate, or those of stacked blocks with their numbers, if they are known."""
+    factors = [rate.value, *rate.factors, *([-1.0] if rate.sign < 0 else [])]
+    blocks = max((len(x) for x in factors if isinstance(x, tuple)), default=None)
+    for i in range(blocks or 1):
+        numbers = [x[i] if isinstance(x, tuple) else x for x in factors]
+        if not any(isinstance(x, AbstractHyperparameters) for x in numbers):
+            yield () if blocks is None else (str(i),), functools.reduce(operator.mul, numbers)
+
+
+def _params_in(state: Any) -> Any:
+    """A tree like the parameters, of the moments in a state; None if there are none.
+
+    Only moments have one array for each parameter. Those of a group have None in the place of the others.
+    """
+    found: dict[Any, list[Any]] = {}
+    for tree in _moments(unstack(state)):
+        leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_one)
+        known = found.setdefault(treedef, [None] * len(leaves))
+        found[treedef] = [x if y is None else y for x, y in zip(leaves, known, strict=True)]
+    treedef, leaves = next(iter(found.items()), (None, ()))
+    return None if treedef is None else treedef.unflatten([x if x is None else jtu.tree_leaves(x)[0] for x in leaves])
+
+
+def _is_one(x: Any) -> bool:
+    """Whether this is at the place of one parameter."""
+    return x is None or is_quantized(x) or getattr(x, "stands_for_one_array", False)
+
+
+def _moments(state: Any) -> Iterator[Any]:
+    for _, x in _items(state):
+        yield from _moments(x)
+    for field in dataclasses.fields(state) if isinstance(state, AbstractState) else ():
+        if field.metadata.get("moment") is not None:
+            yield getattr(state, field.name)
+        elif kind_of(field) == "states":
+            yield from _moments(getattr(state, field.name))
 
 
 def measured_in(state: Any, keys: Names = (), path: Names = ()) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ from .._support.arithmetic import no_steps, safe_increment
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, P, Params, State, Updates
 from .container import check_parts, eval_parts, part_fields
+from .passed_on import transform_over_run
 from .schedule_values import advance, schedule_states, with_current_values
 from .transform import AbstractTransform, Clock, Part
 
@@ -83,6 +84,10 @@ class AbstractOptimizer(AbstractTransform):
             yield Part("transform", None, with_current_values(self, 0, schedule_states(self)).transform())
         else:
             yield Part("transform", None, self.at(state).transform(), state.inner)
+
+    def _part_over_run(self) -> Part:
+        """Return `transform()`, with a schedule in the place of each number that follows one."""
+        return Part("transform", None, transform_over_run(self))
 
     def eval_params(self, state: OptimizerState, params: P) -> P:
         """Return the evaluation parameters of `transform()`."""

@@ -61,6 +61,17 @@ class AbstractPatterns(AbstractLabels):
     def unused(self, pattern: Any, tree: PyTree) -> str:
         """Return the error message for a pattern that fits nothing in the tree."""
 
+    def patterns(self) -> list[tuple[str, Any]]:
+        """Return the patterns, as texts without quotes, each with its label."""
+        texts = [getattr(pattern, "pattern", pattern) for pattern, _ in self.groups]
+        texts = [x if isinstance(x, str) else self.written(x) for x in texts]
+        return [(text, label) for text, (_, label) in zip(texts, self.groups, strict=True)]
+
+    def winners(self, tree: PyTree) -> list[str | None]:
+        """Return the first pattern that fits each leaf, as in `patterns`; None if none does."""
+        texts = [text for text, _ in self.patterns()]
+        return [texts[fits[0]] if fits else None for fits in self.fitting(tree)[0]]
+
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         """Return the label of the first pattern that fits, for each leaf."""
         fitting, used = self.fitting(tree)

@@ -137,8 +137,7 @@ class AbstractSchedule(AbstractArithmetic):
         leaves, treedef = jtu.tree_flatten(self)
         return hash((treedef, *(np.asarray(x).tobytes() if isinstance(x, ARRAY_TYPES) else x for x in leaves)))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        # As to a hyperparameter of `modulax.nnx.Optimizer`, which is a variable if it is a number.
+    def __setitem__(self, key: Any, value: Any) -> None:  # as to a number in `modulax.nnx.Optimizer`, a variable
         paths = [path for path, _ in jtu.tree_leaves_with_path(self, is_leaf=lambda x: hasattr(type(x), "set_value"))]
         raise TypeError(
             f"`{type(self).__name__}` is a schedule, which can't be assigned to like an array. In "
@@ -479,23 +478,3 @@ def _value_at(x: Any, step: ArrayLike) -> Float[Array, "..."]:
             f"`optimizer.hyperparameters(state)`."
         )
     return jnp.asarray(x(step) if isinstance(x, AbstractSchedule) else x).astype(default_float())
-
-
-_STEPS = 2 ** np.arange(0, 24, 1 / 64)  # close enough to find a peak within one percent
-
-
-def values_over_steps(schedule: AbstractSchedule) -> np.ndarray | None:
-    """Return the values of a schedule at the first steps of all magnitudes; None if it is a function of integers only.
-
-    Args:
-        schedule: the schedule.
-    """
-    try:
-        return np.asarray(_evaluated(schedule, jnp.asarray([0.0, *_STEPS], default_float())))
-    except Exception:  # a user's function may raise anything for an array
-        return None
-
-
-@jax.jit
-def _evaluated(schedule: AbstractSchedule, steps: Array) -> Array:
-    return jax.vmap(schedule)(steps)

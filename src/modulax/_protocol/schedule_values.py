@@ -90,6 +90,8 @@ def with_current_values(
         states: the states of the stateful schedules.
         extra: the extra arguments of this step; None if the values are only listed, outside a step.
     """
+    if isinstance(tree, AbstractTransform):
+        tree = tree._completed()
     states, numbers = states or {}, {}
     for name, schedule in _stateful(tree).items():
         if name not in states:

@@ -1,24 +1,28 @@
 """Learning rates that no run can have, or that low-precision parameters round away: warnings of `init`.
 
 Between `2**k` and `2**(k + 1)`, the numbers of a dtype are `2**k * eps` apart, and a step below half of that changes no
-parameter. The learning rate is taken for the size of a step, as in Adam. It is compared if it is a number on the host
-or a schedule of the step, of which the peak counts; an array on a device is not read.
+parameter. The learning rate, with the factors that follow, is taken for the size of a step, as in Adam. It is compared
+if all of them are numbers on the host or schedules of the step, of which the peaks count; an array on a device is not
+read.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from .._support.arithmetic import is_narrower
 from .._support.checks import listing
 from ..tree._paths import leaves_with_paths
+from .hyperparameters import AbstractHyperparameters
 from .masks import select
-from .schedule import AbstractSchedule, title, values_over_steps
+from .over_steps import values_over_steps
+from .rates import Rate, parts_over_run, rates_of
+from .schedule import AbstractSchedule, is_schedule, title
 
 
 def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
@@ -31,45 +35,35 @@ def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
     leaves = leaves_with_paths(params)
     if not any(is_narrower(p.dtype, jnp.float32) for _, p in leaves):
         return
-    found: dict[tuple[float, Any], list[str]] = {}
-    for (path, p), rate in zip(leaves, _rates(transform, params), strict=True):
-        if rate and is_narrower(p.dtype, jnp.float32) and rate < float(jnp.finfo(p.dtype).eps) / 2:
-            found.setdefault((rate, p.dtype), []).append(path)
-    for (rate, dtype), paths in found.items():
-        bound = 2.0 ** (math.floor(math.log2(2 * rate / float(jnp.finfo(dtype).eps))) + 1)
-        which = f", {listing(paths)}" if any(paths) else ""
+    found: dict[Any, dict[str, float]] = {}
+    for (path, p), rate in zip(leaves, rates_of(transform, params), strict=True):
+        size = None if rate is None or rate.is_fine else _smallest(rate)
+        if size and is_narrower(p.dtype, jnp.float32) and size < float(jnp.finfo(p.dtype).eps) / 2:
+            found.setdefault(p.dtype, {})[path] = size
+    for dtype, lost in found.items():
+        low, high = min(lost.values()), max(lost.values())
+        what = f"a learning rate of {high:.7g} is" if low == high else f"learning rates of {low:.7g} to {high:.7g} are"
+        bound = 2.0 ** (math.floor(math.log2(2 * high / float(jnp.finfo(dtype).eps))) + 1)
+        which = f", {listing(lost)}" if any(lost) else ""
         yield (
-            f"a learning rate of {rate:.7g} is too small for parameters in {dtype}{which}: where their magnitude "
-            f"exceeds {bound:.7g}, a step of that size is rounded away. Wrap the optimizer in `MasterWeights(...)` or "
-            f"in `StochasticRounding(...)`."
+            f"{what} too small for parameters in {dtype}{which}: where their magnitude exceeds {bound:.7g}, a "
+            f"step of that size is rounded away. Wrap the optimizer in `MasterWeights(...)` or in "
+            f"`StochasticRounding(...)`."
         )
 
 
-def _rates(transform: Any, tree: PyTree) -> list[float | None]:
-    """The learning rate of each leaf, None if it is unknown or if no step is lost."""
-    n = len(jtu.tree_leaves(tree))
-    rate = getattr(transform, "learning_rate", None)
-    effect = transform._effect(tree)
-    if effect.is_fine:
-        return [None] * n
-    parts = [part for part in transform.each_part() if not part.auxiliary]
-    if not parts:
-        if effect.frozen is not None:
-            return [0.0 if is_frozen else None for is_frozen in effect.frozen]
-        return [largest(rate)] * n
-    rates: list[float | None] = [None] * n
-    for part in parts:
-        try:
-            seen = None if part.receives is None else part.receives(tree)
-        except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
-            continue
-        inside = iter(_rates(part.transform, tree if seen is None else select(tree, seen)))
-        for i in range(n):
-            if seen is None or seen[i]:
-                rates[i] = _last(rates[i], next(inside))
-    # `each_part` has the value of a schedule at the first step, where it may be zero.
-    peak = largest(rate) if isinstance(rate, AbstractSchedule) else None
-    return rates if peak is None else [x or peak for x in rates]
+def _smallest(rate: Rate) -> float | None:
+    """The peak of a learning rate over the run, of stacked blocks the smallest one; None if it is not known."""
+    size = largest(rate.value)
+    for factor in rate.factors:
+        sizes = [1.0 if _is_in_state(x) else largest(x) for x in (factor if isinstance(factor, tuple) else (factor,))]
+        size = None if size is None or None in sizes else size * min(filter(None, sizes), default=0.0)
+    return size if size is None else float(f"{size:.7g}")
+
+
+def _is_in_state(x: Any) -> bool:
+    """Whether a factor is kept in the state of a transform, as that of `ReduceOnPlateau`, which is 1 at first."""
+    return isinstance(x, AbstractHyperparameters) and not is_schedule(x)
 
 
 def largest(rate: Any) -> float | None:
@@ -140,14 +134,15 @@ def warnings_in(transform: Any, tree: PyTree, most: float = 50.0) -> Iterator[st
     """
     yield from transform._effect(tree).warnings
     rate = getattr(transform, "learning_rate", None)
-    if isinstance(rate, AbstractSchedule) and getattr(transform, "flip_sign", True):
+    is_seen = "learning_rate" in getattr(rate, "fields_of_optimizer", ())  # that of the optimizer around it
+    if isinstance(rate, AbstractSchedule) and getattr(transform, "flip_sign", True) and not is_seen:
         yield from wrong_rate(type(transform).__name__, rate, most)
-    for part in transform.each_part():
-        try:
-            seen = None if part.receives is None else part.receives(tree)
-        except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
-            continue
-        yield from warnings_in(part.transform, tree if seen is None else select(tree, seen), most)
+    # That of an optimizer with a learning rate of its own is not looked at again inside.
+    is_one = rate is not None and getattr(transform, "adam_learning_rate", None) is None
+    for part in transform.each_part() if is_one else parts_over_run(transform):
+        with contextlib.suppress(ValueError):  # inside `Flatten`, patterns are for the paths of other arrays
+            seen = tree if part.receives is None else select(tree, part.receives(tree))
+            yield from list(warnings_in(part.transform, seen, most))
 
 
 def not_numbers(transform: Any) -> Iterator[str]:
@@ -164,7 +159,3 @@ def not_numbers(transform: Any) -> Iterator[str]:
     if not hasattr(transform, "transform"):  # an optimizer, whose parts have the numbers of its fields
         for part in transform.each_part():
             yield from not_numbers(part.transform)
-
-
-def _last(before: float | None, after: float | None) -> float | None:
-    return before if after is None else after

@@ -86,12 +86,14 @@ class Effect(NamedTuple):
         is_fine: whether steps below the spacing of a low-precision parameter add up, because its state is finer or it
             rounds at random. Else `init` warns of a learning rate that is too small for the dtype.
         warnings: sentences on what is probably a mistake with these parameters, of which `init` warns.
+        notes: sentences for `describe` alone.
     """
 
     factors: Sequence[Any] | None = None
     frozen: Sequence[bool] | None = None
     is_fine: bool = False
     warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def _hashable(leaf: Any, transform: "AbstractTransform") -> Hashable:
@@ -267,6 +269,10 @@ class AbstractTransform(AbstractHyperparameters):
         del state
         return self
 
+    def _completed(self) -> "AbstractTransform":
+        """Return this transform with the defaults that follow from its schedules, which have no values yet."""
+        return self
+
     @result_is_indexed
     @explained
     def hyperparameters(self, state: State | None = None) -> dict[str, Any]:
@@ -292,8 +298,9 @@ class AbstractTransform(AbstractHyperparameters):
         the step that led to this state (in the first step, if there was none); what a `Monitor` measured; and what the
         classes of states declare with `shared(metric=True)`, such as the step count, the number of skipped steps and
         the factor of `ReduceOnPlateau`. Names that occur several times begin with the name of the part, such as
-        `body.learning_rate`, or with the pattern of a multiplier, as in `embed.*.learning_rate`. A stateful schedule
-        has its value at the next step, and so has arithmetic with one.
+        `body.learning_rate`. The learning rates of a multiplier, with all factors that follow, begin with its pattern,
+        as `embed.*.learning_rate`; where groups or frozen parameters divide them, only a moment in the state tells
+        which there are. A stateful schedule has its value at the next step, and so has arithmetic with one.
 
         Inside `jit` it adds the schedules to the program, and nothing else.
 
@@ -302,8 +309,8 @@ class AbstractTransform(AbstractHyperparameters):
         """
         state = without_variables(state)
         with at_last_step(), with_factors():
-            now = self.at(state)
-        return by_short_names([*hyperparameters_in_force(self, now), *measured_in(state)])
+            found = list(hyperparameters_in_force(self, self.at(state), state))
+        return by_short_names([*found, *measured_in(state)])
 
     def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
         """The factors that are in the state and not in a field, with their paths."""

@@ -75,6 +75,14 @@ class _ByRole(AbstractLabels):
     def bound(self, find: Callable[[Any], Any]) -> AbstractLabels:
         return dataclasses.replace(self, roles=self.roles.bound(find))
 
+    def patterns(self) -> list[tuple[str, Any]]:
+        return [(kind.__name__, label) for kind, label in self.groups]
+
+    def winners(self, tree: PyTree) -> list[str | None]:
+        kinds = [kind for kind, _ in self.groups]
+        roles = self.roles.labels(tree)
+        return [next((kind.__name__ for kind in kinds if isinstance(role, kind)), None) for role in roles]
+
     def plain(self) -> Call:
         return Call("by_role", {"groups": OrderedDict(self.groups), "default": self.default, "roles": self.roles})
 
@@ -223,7 +231,8 @@ def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> tuple[i
     Returns:
         the index of the last linear layer, and the name of the argument that gives roles.
     """
-    read = [(labels, path[-1]) for path, labels in _labels_in(optimizer, ()) if isinstance(labels, AbstractRoles)]
+    found = _labels_in(optimizer, (), but="head_is_like_others")
+    read = [(labels, path[-1]) for path, labels in found if isinstance(labels, AbstractRoles)]
     if not read:
         return None
     roles = roles_read_by(optimizer, tree)
@@ -233,13 +242,17 @@ def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> tuple[i
     return (linear[-1], name) if linear and all(role.kind != "head" for role in roles) else None
 
 
-def _labels_in(x: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], AbstractLabels]]:
-    """The labels in the fields of a transform and of all inside it, with their paths."""
+def _labels_in(x: Any, path: tuple[Any, ...], but: str = "") -> Iterator[tuple[tuple[Any, ...], AbstractLabels]]:
+    """The labels in the fields of a transform and of all inside it, with their paths.
+
+    Fields whose metadata has `but` are left out.
+    """
     if isinstance(x, AbstractLabels):
         yield path, x
     elif isinstance(x, AbstractHyperparameters):
         for field in dataclasses.fields(x):
-            yield from _labels_in(getattr(x, field.name), (*path, field.name))
+            if but not in field.metadata:
+                yield from _labels_in(getattr(x, field.name), (*path, field.name), but)
     elif isinstance(x, (Mapping, list, tuple)):
         for key, value in x.items() if isinstance(x, Mapping) else enumerate(x):
-            yield from _labels_in(value, (*path, key))
+            yield from _labels_in(value, (*path, key), but)

@@ -37,8 +37,9 @@ def suggestion(word: str, possibilities: Sequence[str]) -> str:
         by_plain.setdefault(name.replace("_", "").lower(), name)
     word = word.replace("_", "").lower()
     close = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.88)  # a letter too many
     begins = [name for name in by_plain if len(word) > 2 and name.startswith(word)]
-    match = by_plain[word] if word in by_plain else next((by_plain[x] for x in (*begins, *close)), None)
+    match = by_plain[word] if word in by_plain else next((by_plain[x] for x in (*near, *begins, *close)), None)
     return f" Did you mean `{match}`?" if match else ""
 
 
@@ -103,14 +104,15 @@ def check_setting(owner: object, field: dataclasses.Field) -> None:
             f"{order}.{hint and ' '}{hint}"
         )
     if least is not None and not (value is None and field.default is None):
-        check_integer(type(owner).__name__, field.name, value, least)
+        reason = getattr(value, "_why_not_a_number", str)()  # of a transform, for example
+        check_integer(type(owner).__name__, field.name, value, least, reason and f" {reason}")
 
 
 def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str = "") -> None:
     """Raise an error if an argument is not an integer, or is smaller than `least`."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         needed = "a positive integer" if least == 1 else f"an integer of at least {least}"
-        raise ValueError(f"`{owner}({name}=...)` must be {needed}, got {value!r}.{hint}")
+        raise ValueError(f"`{owner}({name}=...)` must be {needed}, got {brief(value)}.{hint}")
 
 
 class Requirement(NamedTuple):

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
+from .._support.arithmetic import abs_sq, at_least_float32, moment, real_dtype, safe_sqrt, second_moment_like
 from .._support.module import AbstractState, counter, like_params
 from .._support.tracing import call_user
 from .._support.types import Count, Shared
@@ -20,6 +20,40 @@ from .sm3 import inverse_root
 def power_decay(step: Any, exponent: Any) -> Any:
     """Adafactor's decay rate of the second moment, $1 - t^{-c}$, where $t$ is `step + 1` and $c$ is `exponent`."""
     return 1 - (step + 1) ** (-exponent)
+
+
+def factors_like(p: Array, axes: tuple[int, int]) -> tuple[Array, Array]:
+    """Zeros for the means over each of two axes."""
+    dtype = at_least_float32(real_dtype(p.dtype))
+    row, col = (jnp.zeros(np.delete(p.shape, axis), dtype) for axis in axes)
+    return row, col
+
+
+def divided_by_factors(
+    x: Array, square: Array, row: Array, col: Array, axes: tuple[int, int], decay: Any
+) -> tuple[Array, Array, Array]:
+    """Average the means of squares over each of two axes, and divide an array by the root of what they approximate.
+
+    Args:
+        x: the array to divide.
+        square: the squares of this step.
+        row: the average of the means over the first axis, before this step.
+        col: the average of the means over the second axis, before this step.
+        axes: the two axes.
+        decay: exponential decay rate of the averages.
+
+    Returns:
+        the quotient, and the two averages.
+    """
+    first, second = axes
+    row = moment(decay, row, jnp.mean(square, axis=first))
+    col = moment(decay, col, jnp.mean(square, axis=second))
+    mean = jnp.mean(row, axis=second - (first < second), keepdims=True)
+    # If squares overflow, so do all means. Dividing by the column means alone gives a small update instead of NaN.
+    is_fine = jnp.isfinite(mean)
+    relative = jnp.where(is_fine, safe_sqrt(jnp.where(is_fine, mean, 1)) * inverse_root(row), 1)
+    # One factor after the other, because their product could overflow.
+    return jnp.expand_dims(relative, first) * (jnp.expand_dims(inverse_root(col), second) * x), row, col
 
 
 class FactoredState(AbstractState):
@@ -80,12 +114,11 @@ class ScaleByFactoredRMS(AbstractLeafwise[FactoredState]):
     decay_rate_fn: Callable[[Any, Any], Any] = eqx.field(static=True, default=power_decay)
 
     def init_leaf(self, p):
-        like = second_moment_like(p)
         axes = self.axes(p.shape)
         if axes is None:
             # None and not an array without elements, which orbax does not store.
-            return FactoredState(v_row=None, v_col=None, v=like)
-        row, col = (jnp.zeros(np.delete(p.shape, axis), like.dtype) for axis in axes)
+            return FactoredState(v_row=None, v_col=None, v=second_moment_like(p))
+        row, col = factors_like(p, axes)
         return FactoredState(v_row=row, v_col=col, v=None)
 
     def axes(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
@@ -106,13 +139,5 @@ class ScaleByFactoredRMS(AbstractLeafwise[FactoredState]):
         if axes is None:
             v = moment(now, s.v, square)
             return inverse_root(v) * g, FactoredState(v_row=None, v_col=None, v=v)
-        first, second = axes
-        row = moment(now, s.v_row, jnp.mean(square, axis=first))
-        col = moment(now, s.v_col, jnp.mean(square, axis=second))
-        mean = jnp.mean(row, axis=second - (first < second), keepdims=True)
-        # If squares overflow, so do all means. Dividing by the column means alone gives a small update instead of NaN.
-        is_fine = jnp.isfinite(mean)
-        relative = jnp.where(is_fine, safe_sqrt(jnp.where(is_fine, mean, 1)) * inverse_root(row), 1)
-        # One factor after the other, because their product could overflow.
-        u = jnp.expand_dims(relative, first) * (jnp.expand_dims(inverse_root(col), second) * g)
+        u, row, col = divided_by_factors(g, square, s.v_row, s.v_col, axes, now)
         return u, FactoredState(v_row=row, v_col=col, v=None)

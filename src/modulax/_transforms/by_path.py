@@ -81,11 +81,22 @@ class ScaleByPath(AbstractLeafwise):
             tree: the parameters, or a tree like them.
         """
         numbers = list(self.multipliers.values())
-        return [numbers[i] for i in by_path({x: i for i, x in enumerate(self.multipliers)}).labels(tree)]
+        return [numbers[i] for i in self._patterns().labels(tree)]
 
     def multipliers_by_pattern(self):
-        """Return the multipliers by pattern, for a log."""
-        return dict(self.multipliers)
+        """Return pairs of a pattern and its multiplier, for a log."""
+        return list(self.multipliers.items())
+
+    def patterns_of(self, tree):
+        """Return the pattern of every leaf, in JAX's order.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+        return self._patterns().winners(tree)
+
+    def _patterns(self):
+        return by_path({pattern: i for i, pattern in enumerate(self.multipliers)})
 
     def update_leaf(self, now, g, s, p):
         del p
@@ -151,12 +162,18 @@ class ScaleByDepth(AbstractLeafwise):
         return [found[k] for k in self._labels(tree)]
 
     def multipliers_by_pattern(self):
-        """Return the multipliers by pattern, for a log; those of stacked blocks by their number too."""
-        found = {}
-        for pattern, exponent in getattr(self.exponents, "groups", ()):
-            stacked = {f"{pattern}.{i}": k for i, k in enumerate(exponent)} if isinstance(exponent, tuple) else {}
-            found |= stacked or {pattern: exponent}
-        return {name: self._power(k) for name, k in found.items()}
+        """Return pairs of a pattern and its multiplier, for a log; for stacked blocks a tuple of multipliers."""
+        exponents: AbstractLabels = self.exponents
+        return [(text, self._multiplier(k)) for text, k in exponents.patterns()]
+
+    def patterns_of(self, tree):
+        """Return the pattern of every leaf, in JAX's order; None for a leaf that has its exponent without one.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+        exponents: AbstractLabels = self.exponents
+        return exponents.winners(tree)
 
     def _labels(self, tree):
         exponents: AbstractLabels = self.exponents
@@ -171,7 +188,10 @@ class ScaleByDepth(AbstractLeafwise):
 
     def _by_label(self, tree):
         labels = dict.fromkeys(self._labels(tree))
-        return {k: tuple(map(self._power, k)) if isinstance(k, tuple) else self._power(k) for k in labels}
+        return {k: self._multiplier(k) for k in labels}
+
+    def _multiplier(self, exponent):
+        return tuple(map(self._power, exponent)) if isinstance(exponent, tuple) else self._power(exponent)
 
     def _power(self, exponent):
         if is_schedule(self.factor):  # for `describe`; in `update` it is a number

@@ -25,7 +25,7 @@ from ..tree._align import align
 from ..tree._math import widened
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
-from .outer_products import in_batches, orthonormalized, product
+from .outer_products import in_batches, largest_entry, orthonormalized, product
 from .spread import tree_on_auto_axes
 
 BASES = ("shorter", "inputs")
@@ -117,7 +117,7 @@ class ScaleByDion(AbstractTransform):
     ) -> tuple[Updates, DionState]:
         """Return the orthogonal matrices of low rank, and the new state."""
         del params, extra
-        return tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, state))
+        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
 
     def _direction(self, updates: Updates, state: DionState) -> tuple[Updates, DionState]:
         now = self.at(state)
@@ -178,12 +178,12 @@ class ScaleByDion(AbstractTransform):
     def _step(self, x: Array, basis: Array) -> tuple[Array, Array, Array]:
         """The updates of a batch of matrices, their new momenta and bases."""
         beta, eps = (scalar_like(y, x) for y in (self.beta, self.eps))
-        largest = _largest(x)
+        largest = largest_entry(x)
         b = x / largest.astype(x.dtype)  # no square of it overflows or underflows
         p, r = x, basis.astype(x.dtype)
         for _ in range(self.power_iterations):
             y = product(b, r)
-            p = orthonormalized(y / _largest(y).astype(x.dtype))
+            p = orthonormalized(y / largest_entry(y).astype(x.dtype))
             r = product(adjoint(b), p)
         norms = safe_sqrt(jnp.sum(abs_sq(r), axis=-2, keepdims=True))
         q = r * ratio(jnp.ones_like(norms), norms + eps / largest).astype(x.dtype)
@@ -196,9 +196,3 @@ class ScaleByDion(AbstractTransform):
 def _one_or_all(arrays: Sequence[Array]) -> Array | tuple[Array, ...]:
     """What a leaf has: an array, or a tuple where matrices of several sizes are joined."""
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
-
-
-def _largest(x: Array) -> Array:
-    """The largest absolute value of each matrix, or one where it is zero."""
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True))
-    return jnp.where(largest > 0, largest, jnp.ones_like(largest))

@@ -1,15 +1,15 @@
 """GaLore: runs a transform on low-rank projections of matrices, so that its state is small.
 
-`matrices.py` decides which leaves are matrices, and `_Side` which side of each is projected. Every `update_proj_gap`
-steps, `linalg.leading_directions` computes new projectors from the current updates; in between the state keeps them.
-The inner transform then receives trees in which every matrix is replaced by its projection (`_Side.down`): updates, and
-parameters if given. Its result is mapped back to the original shapes (`_Side.up`). Leaves that aren't matrices take no
+`matrices.py` decides which leaves are matrices, and `Side` in `low_rank.py` which side of each is projected. Every
+`update_proj_gap` steps, `directions` computes new projectors from the current updates; in between the state keeps them.
+The inner transform then receives trees in which every matrix is replaced by its projection (`Side.down`): updates, and
+parameters if given. Its result is mapped back to the original shapes (`Side.up`). Leaves that aren't matrices take no
 part in this and reach the inner transform unchanged.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -21,18 +21,16 @@ from .._protocol.fields import Number, choice, followed, number
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
-from .._support.arithmetic import at_least_float32, safe_increment
+from .._support.arithmetic import safe_increment
 from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
 from .._support.varying import cond
-from ..linalg import leading_directions
-from ..linalg._products import adjoint
-from ..linalg._range import leading_range
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
-from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, specified_matrices, together
+from .low_rank import Side, directions, is_due
+from .matrices import Axes, make_axes_hashable, matrices_as, matrices_of, specified_matrices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,21 +141,14 @@ class ScaleByGaLore(AbstractContainer):
         matrices = select(updates, [i in sides for i in range(len(leaves))])
         projectors, rebuild = align(state.projector, matrices, "ScaleByGaLore.update")
         for (i, side), projector in zip(sides.items(), projectors, strict=True):
-            if projector.shape != side.shape(self.rank):
-                raise ValueError(
-                    f"`ScaleByGaLore.update`: an update of shape {leaves[i].shape} doesn't fit its projector of shape "
-                    f"{projector.shape}. Updates must have the shapes of the parameters that `init` was called with."
-                )
+            side.check("ScaleByGaLore.update", leaves[i], projector, self.rank)
 
         def fresh() -> list[Array]:
-            wide = [side.matrix.of(_wide(leaves[i])) for i, side in sides.items()]
-            # The program has one decomposition, or iteration, for each shape, and not one for each matrix.
-            directions = together(self._directions, wide)
-            return [d.astype(old.dtype) for d, old in zip(directions, projectors, strict=True)]
+            found = directions(list(sides.values()), [leaves[i] for i in sides], self.rank, self.method)
+            return [d.astype(old.dtype) for d, old in zip(found, projectors, strict=True)]
 
         # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
-        is_due = state.count % jnp.round(now.update_proj_gap).astype(jnp.int32) == 0
-        new_projectors = cond(is_due, fresh, lambda: projectors)
+        new_projectors = cond(is_due(state.count, now.update_proj_gap), fresh, lambda: projectors)
         new_sides = {i: sides[i]._replace(projector=p) for i, p in zip(sides, new_projectors, strict=True)}
 
         def down(tree: PyTree) -> PyTree:
@@ -180,59 +171,18 @@ class ScaleByGaLore(AbstractContainer):
     def _scaled(self, u: Array) -> Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
 
-    def _directions(self, x: Array) -> Array:
-        rows, columns = x.shape[-2:]
-        directions = leading_range if self.method == "range" else leading_directions
-        return directions(x, min(self.rank, rows, columns), not self._is_rows(rows, columns))
-
     def _is_rows(self, rows: int, columns: int) -> bool:
         """Whether the rows are projected; those of a square matrix are."""
         return rows <= columns if self.follow == "paper" else rows >= columns
 
-    def _sides(self, tree: PyTree) -> "dict[int, _Side]":
+    def _sides(self, tree: PyTree) -> "dict[int, Side]":
         """The leaves that are matrices, by their places in JAX's order."""
         specified = specified_matrices(self.weight_dimension_numbers, self.follow)
         matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", specified, tree)
-        return {i: _Side(m, self._is_rows(*m.size)) for i, m in enumerate(matrices) if m is not None}
+        return {i: Side(m, self._is_rows(*m.size)) for i, m in enumerate(matrices) if m is not None}
 
 
-class _Side(NamedTuple):
-    """A matrix, which of its sides is projected, and the projector."""
-
-    matrix: Matrix
-    is_rows: bool
-    projector: Any = None
-
-    def shape(self, rank: int) -> tuple[int, ...]:
-        """The shape of the projector."""
-        rows, columns = self.matrix.size
-        batch = [self.matrix.shape[axis] for axis in self.matrix.batch]
-        return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
-
-    def down(self, x: Array) -> Array:
-        """Projects an array of the original shape, in at least float32."""
-        x = self.matrix.of(_wide(x, self.projector))
-        projector = self.projector.astype(x.dtype)
-        return adjoint(projector) @ x if self.is_rows else x @ projector
-
-    def up(self, x: Array) -> Array:
-        """Maps a projected matrix back to the original shape of its array, in at least float32."""
-        x = _wide(x, self.projector)
-        projector = self.projector.astype(x.dtype)
-        return self.matrix.back(projector @ x if self.is_rows else x @ adjoint(projector))
-
-    def moved(self, x: Array, start: Array) -> Array:
-        """The array, moved from where it is along the directions that the projection keeps."""
-        x = _wide(x, start)  # inside a survey, x is in JAX's default float dtype
-        step = x - self.down(start).astype(start.dtype).astype(x.dtype)
-        return (start.astype(x.dtype) + self.up(step)).astype(start.dtype)
-
-
-def _wide(x: Array, *others: Array) -> Array:
-    return x.astype(at_least_float32(x.dtype, *(y.dtype for y in others)))
-
-
-def _projected(tree: PyTree, sides: Mapping[int, _Side]) -> PyTree:
+def _projected(tree: PyTree, sides: Mapping[int, Side]) -> PyTree:
     """The tree with every matrix projected, in the dtype that it has, and all other leaves unchanged."""
     leaves, treedef = jtu.tree_flatten(tree)
     for i, side in sides.items():
@@ -240,7 +190,7 @@ def _projected(tree: PyTree, sides: Mapping[int, _Side]) -> PyTree:
     return treedef.unflatten(leaves)
 
 
-def _moved(params: Params | None, small: PyTree, sides: Mapping[int, _Side]) -> PyTree:
+def _moved(params: Params | None, small: PyTree, sides: Mapping[int, Side]) -> PyTree:
     """The parameters at a point of the projected space: moved along the directions that the projection keeps.
 
     The caller's functions of the parameters, such as `value_fn`, are evaluated there. The inner transform cannot move

@@ -8,7 +8,6 @@ and learning rate, and trains all other parameters with AdamW.
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any, ClassVar
 
@@ -196,7 +195,7 @@ class ScaleByMuon(AbstractTransform):
             matrices: how the arrays are matrices.
             momenta: the arrays, in at least float32.
         """
-        return on_auto_axes(functools.partial(self._polar_factors, matrices), momenta)
+        return on_auto_axes(lambda now, xs: now._polar_factors(matrices, xs), self, momenta)
 
     def _polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
         pieces = [matrix.pieces(d) for matrix, d in zip(matrices, momenta, strict=True)]

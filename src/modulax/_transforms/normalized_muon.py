@@ -119,16 +119,16 @@ class AbstractNormalizedMuon(AbstractTransform):
 def _normalized(now: AbstractNormalizedMuon, matrix: Matrix, u: Array, nu: Array) -> tuple[Array, Array]:
     """The normalized update of one leaf, and its new second moment."""
     real = real_dtype(u.dtype)
-    b2, eps = (scalar_like(x, u) for x in now.second_moment())
 
-    def normalized(arrays: list[Array]) -> list[Array]:
+    def normalized(now: AbstractNormalizedMuon, arrays: list[Array]) -> list[Array]:
         u, nu = arrays
+        b2, eps = (scalar_like(x, u) for x in now.second_moment())
         new = moment(b2, nu.astype(real), now.mean(matrix, abs_sq(u)))
         x = u / (safe_sqrt(new) + eps).astype(u.dtype)
         pieces = [now.scaled(*pair) for pair in zip(matrix.pieces(u), matrix.pieces(x), strict=True)]
         return [matrix.joined(pieces), new.astype(nu.dtype)]
 
-    u, nu = on_auto_axes(normalized, [u, nu])
+    u, nu = on_auto_axes(normalized, now, [u, nu])
     return u, nu
 
 

@@ -28,6 +28,16 @@ product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 """A matrix product in full precision: on a TPU, products of float32 are rounded to bfloat16 by default."""
 
 
+def largest_entry(x: Array) -> Array:
+    """Return the largest absolute value of each matrix, or one where it is zero: a constant to divide by.
+
+    Args:
+        x: matrices.
+    """
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0))
+    return jnp.where(largest > 0, largest, jnp.ones_like(largest))
+
+
 _MOST = 1e15  # the square of it, times the number of entries of any matrix, is finite in float32
 
 

@@ -150,16 +150,16 @@ class ScaleByScion(AbstractTransform):
 
     def _projected(self, norm: str, radius: str, matrix: Matrix | None, d: Array) -> Array:
         """The momentum of an array, or its orthogonal factor for the spectral norm, with the right norm."""
-        given = getattr(self, radius)
-        scale = scalar_like(self.scale if given is None else given, d)
 
-        def projected(arrays: list[Array]) -> list[Array]:
+        def projected(now: ScaleByScion, arrays: list[Array]) -> list[Array]:
             (x,) = arrays
+            given = getattr(now, radius)
+            scale = scalar_like(now.scale if given is None else given, d)
             if matrix is None:
-                return [scale.astype(x.dtype) * self._divided(x, None)]
-            return [scale.astype(x.dtype) * matrix.joined([self._of_matrix(norm, y) for y in matrix.pieces(x)])]
+                return [scale.astype(x.dtype) * now._divided(x, None)]
+            return [scale.astype(x.dtype) * matrix.joined([now._of_matrix(norm, y) for y in matrix.pieces(x)])]
 
-        return on_auto_axes(projected, [d])[0]
+        return on_auto_axes(projected, self, [d])[0]
 
     def _of_matrix(self, norm: str, d: Array) -> Array:
         rows, columns = d.shape[-2:]

@@ -157,7 +157,7 @@ class ScaleByShampoo(AbstractContainer):
         if transform is not None:
             grafted, grafting = transform.update(updates, grafting, params, **extra)
         own = dataclasses.replace(state, grafting_state=EmptyState())
-        out, _, new = tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, grafted, own))
+        out, _, new = tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, grafted, own))
         return out, dataclasses.replace(new, grafting_state=grafting)
 
     def _direction(

@@ -136,7 +136,7 @@ class ScaleBySOAP(AbstractTransform):
     ) -> tuple[Updates, SOAPState]:
         """Return the direction, and the state with the new outer products and bases."""
         del params, extra
-        return tree_on_auto_axes(lambda tree: self._direction(*tree), (updates, state))
+        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
 
     def _direction(self, updates: Updates, state: SOAPState) -> tuple[Updates, SOAPState]:
         now, is_first = resolve(self, state.count), state.count == 0

@@ -1,18 +1,18 @@
 """Sophia: clipped steps divided by an estimate of the Hessian's diagonal.
 
-`ScaleBySophia` runs an estimator of the diagonal, which is itself a transform (by default `HutchinsonDiagonal`), every
+`AbstractSophia` runs an estimator of the diagonal, which is itself a transform (`hessian_diagonal.py`), every
 `update_interval` steps. The estimates are averaged by `Ema`, and `_Direction`, a rule on one array, makes the clipped
-step from that average and the first moment.
+step from that average and the first moment. The paper's form, `ScaleBySophia`, estimates in the first step and uses
+Hutchinson's estimates by default; `ScaleBySophiaG`, that of the authors' training script, waits, and uses squares of
+sampled gradients.
 """
 
-import functools
-from collections.abc import Callable
+import abc
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
@@ -21,76 +21,13 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import bias, moment, second_moment_like, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
-from .._support.keys import key, next_keys
 from .._support.module import AbstractState, counter, like_params, nested, shared
-from .._support.tracing import call_user
 from .._support.types import Count, Follow, Params, Shared, State, Updates
-from .._support.varying import cond, varying_like
+from .._support.varying import cond
 from ..tree._arithmetic import clip_entries
+from ..tree._math import widened
+from .hessian_diagonal import GaussNewtonBartlett, HutchinsonDiagonal
 from .momentum import Ema, EmaState
-
-
-class HutchinsonState(AbstractState):
-    """State of `HutchinsonDiagonal`: raw data of the key for the next estimate."""
-
-    optax_fields: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Array = shared()
-
-
-class HutchinsonDiagonal(AbstractTransform):
-    r"""Replaces the updates by Hutchinson's estimate of the diagonal of the Hessian: $u = r \odot \nabla^2 f(w)\, r$.
-
-    The entries of $r$ are $\pm 1$ with equal probability. The estimate is unbiased, and exact if the Hessian is
-    diagonal. It costs about two gradients.
-
-    The objective $f$ is the extra argument `obj_fn`, a function of the parameters alone. Outside of your own `jit`, a
-    plain function is compiled at every call; bind the batch as an array in a `jax.tree_util.Partial`, and nothing is:
-
-        obj_fn = jax.tree_util.Partial(loss, batch=batch)
-        transform.update(grads, state, params, obj_fn=obj_fn)
-
-    For a whole model, `obj_fn` receives its floating-point arrays, with None in place of all other leaves;
-    `eqx.combine` merges the two.
-
-    Args:
-        key: a seed, or a JAX key, for the random signs.
-
-    References:
-        Hutchinson, [A stochastic estimator of the trace of the influence matrix for Laplacian smoothing
-        splines](https://doi.org/10.1080/03610919008812866), 1990;
-        Bekas et al., [An estimator for the diagonal of a matrix](https://doi.org/10.1016/j.apnum.2007.01.003), 2007.
-    """
-
-    needs: ClassVar[tuple[str, ...]] = ("params", "obj_fn", "real")
-
-    key: Any = key()
-
-    def init(self, params: Params) -> HutchinsonState:
-        """A copy of the key."""
-        del params
-        return HutchinsonState(key=jnp.array(self.key, copy=True))
-
-    def update(
-        self,
-        updates: Updates,
-        state: HutchinsonState,
-        params: Params | None = None,
-        obj_fn: Callable[[Params], Array] | None = None,
-        **extra: Any,
-    ) -> tuple[Updates, HutchinsonState]:
-        """The estimate, in the dtypes of the updates, and the next key."""
-        del extra
-        assert obj_fn is not None
-        leaves, treedef = jtu.tree_flatten(params)
-        kept, keys = next_keys(state.key, len(leaves))
-        # In the dtypes of the parameters, which `jax.jvp` requires of tangents.
-        signs = [jax.random.rademacher(k, p.shape, p.dtype) for k, p in zip(keys, leaves, strict=True)]
-        # In a `shard_map`, `jax.jvp` requires tangents that vary over the mesh axes over which the parameters do.
-        signs = varying_like(leaves, signs)
-        _, product = jax.jvp(jax.grad(functools.partial(call_user, obj_fn)), (params,), (treedef.unflatten(signs),))
-        products = zip(jtu.tree_leaves(product), signs, jtu.tree_leaves(updates), strict=True)
-        return treedef.unflatten([(h * r).astype(u.dtype) for h, r, u in products]), HutchinsonState(key=kept)
 
 
 class ScaleBySophiaState(AbstractState):
@@ -105,7 +42,73 @@ class ScaleBySophiaState(AbstractState):
     hessian_fn_state: State = nested()
 
 
-class ScaleBySophia(AbstractContainer):
+class AbstractSophia(AbstractContainer):
+    """A first moment divided by an average of Hessian estimates, which another transform makes every few steps."""
+
+    needs: ClassVar[tuple[str, ...]] = ("params", "real")
+    clock: ClassVar[Clock] = "steps"
+
+    @abc.abstractmethod
+    def estimator(self) -> tuple[AbstractTransform, Any]:
+        """Return the transform that makes the estimates, and the exponential decay rate of their average."""
+
+    @abc.abstractmethod
+    def direction(self) -> "_Direction":
+        """Return the rule on one array that makes the step."""
+
+    @abc.abstractmethod
+    def is_due(self, count: Array) -> Array:
+        """Return whether an estimate is due.
+
+        Args:
+            count: the number of previous steps.
+        """
+
+    @abc.abstractmethod
+    def used(self, before: PyTree, after: PyTree) -> PyTree:
+        """Return the average of the estimates that the step uses.
+
+        Args:
+            before: the average before the step.
+            after: the average after it.
+        """
+
+    def init(self, params: Params) -> ScaleBySophiaState:
+        """Zero moments, and the state of the estimator."""
+        direction = self.direction().init(params)
+        return ScaleBySophiaState(
+            count=direction.count,
+            mu=direction.mu,
+            nu=direction.nu,
+            hessian_fn_state=self.estimator()[0].init(params),
+        )
+
+    def update(
+        self, updates: Updates, state: ScaleBySophiaState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ScaleBySophiaState]:
+        """One step, with a new Hessian estimate if it is due."""
+        now = self.resolved(state)
+        estimator, b2 = now.estimator()
+
+        def estimate() -> tuple[PyTree, State]:
+            # In at least float32: squares of small gradients are zero in float16.
+            h, inner = estimator.update(widened(updates), state.hessian_fn_state, params, **extra)
+            _, mean = Ema(b2, debias=False).update(h, EmaState(ema=state.nu, count=state.count), params)
+            return mean.ema, inner
+
+        # `cond` rather than `where`: an estimate costs about two gradients and isn't due at most steps.
+        nu, inner = cond(now.is_due(state.count), estimate, lambda: (state.nu, state.hessian_fn_state))
+        before = _DirectionState(mu=state.mu, nu=self.used(state.nu, nu), count=state.count)
+        updates, after = now.direction().update(updates, before, params)
+        return updates, ScaleBySophiaState(count=after.count, mu=after.mu, nu=nu, hessian_fn_state=inner)
+
+
+def is_multiple(count: Array, interval: Any) -> Array:
+    """Whether a count is a multiple of an interval."""
+    return count % jnp.asarray(interval).astype(count.dtype) == 0
+
+
+class ScaleBySophia(AbstractSophia):
     r"""Divides the first moment by an estimate of the Hessian diagonal, and clips every entry: direction of Sophia.
 
     $$
@@ -139,9 +142,6 @@ class ScaleBySophia(AbstractContainer):
         Pre-training](https://arxiv.org/abs/2305.14342), 2023, algorithm 3.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("params", "real")
-    clock: ClassVar[Clock] = "steps"
-
     b1: Number = number(0.965, needs=DECAY)
     b2: Number = number(0.99, needs=DECAY)
     eps: Number = number(1e-8, needs=POSITIVE)
@@ -152,38 +152,76 @@ class ScaleBySophia(AbstractContainer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     follow: Follow = followed()
 
-    def init(self, params: Params) -> ScaleBySophiaState:
-        """Zero moments, and the state of the estimator."""
-        direction = self._direction().init(params)
-        return ScaleBySophiaState(
-            count=direction.count,
-            mu=direction.mu,
-            nu=direction.nu,
-            hessian_fn_state=self.hessian_diagonal_fn.init(params),
-        )
+    def estimator(self) -> tuple[AbstractTransform, Any]:
+        return self.hessian_diagonal_fn, self.b2
 
-    def update(
-        self, updates: Updates, state: ScaleBySophiaState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ScaleBySophiaState]:
-        """One step, with a new Hessian estimate if it is due."""
-        now = self.resolved(state)
-
-        def estimate() -> tuple[PyTree, State]:
-            h, inner = now.hessian_diagonal_fn.update(updates, state.hessian_fn_state, params, **extra)
-            _, mean = Ema(now.b2, debias=False).update(h, EmaState(ema=state.nu, count=state.count), params)
-            return mean.ema, inner
-
-        # `cond` rather than `where`: an estimate costs about two gradients and isn't due at most steps.
-        is_time = state.count % jnp.asarray(now.update_interval).astype(state.count.dtype) == 0
-        nu, inner = cond(is_time, estimate, lambda: (state.nu, state.hessian_fn_state))
-        used = nu if self.follow == "paper" else state.nu
-        before = _DirectionState(mu=state.mu, nu=used, count=state.count)
-        updates, after = now._direction().update(updates, before, params)
-        return updates, ScaleBySophiaState(count=after.count, mu=after.mu, nu=nu, hessian_fn_state=inner)
-
-    def _direction(self) -> "_Direction":
+    def direction(self) -> "_Direction":
         corrects = self.follow == "optax"
         return _Direction(self.b1, self.eps, self.gamma, self.clip_threshold, self.mu_dtype, corrects)
+
+    def is_due(self, count: Array) -> Array:
+        return is_multiple(count, self.update_interval)
+
+    def used(self, before: PyTree, after: PyTree) -> PyTree:
+        return after if self.follow == "paper" else before
+
+
+class ScaleBySophiaG(AbstractSophia):
+    r"""Divides the first moment by an average of squares of sampled gradients, and clips every entry: SophiaG's step.
+
+    $$
+    \begin{aligned}
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    h_t &= \begin{cases} \beta_2 h_{t-1} + (1 - \beta_2) \hat g_t \odot \hat g_t & t = k + 1, 2k + 1, \dots
+        \\ h_{t-1} & \text{otherwise} \end{cases} \\
+    u_t &= \operatorname{clip}(m_t / \max(\rho B h_t, \varepsilon),\; \pm 1)
+    \end{aligned}
+    $$
+
+    with $h_0 = 0$, so that the first $k$ steps are the signs of the first moment. The gradient $\hat g_t$ is that of a
+    loss for labels that are drawn from the predictions of the model, which is the extra argument `obj_fn`; see
+    `GaussNewtonBartlett`.
+
+    Args:
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the average of the squares.
+        rho: factor $\rho$ of the estimate; the larger it is, the fewer entries are clipped. The authors recommend a
+            value for which 10 to 50 percent of the entries aren't clipped.
+        batch_size: number $B$ of predictions over which `obj_fn` is the mean: for a language model, the tokens of the
+            batch.
+        update_interval: number $k$ of steps between two estimates.
+        hessian_diagonal_fn: transform that returns $\hat g_t \odot \hat g_t$, given all extra arguments.
+        eps: $\varepsilon$, the smallest denominator.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+
+    References:
+        Liu et al., [Sophia: A Scalable Stochastic Second-order Optimizer for Language Model
+        Pre-training](https://arxiv.org/abs/2305.14342), 2023, and the authors'
+        [code](https://github.com/Liuhong99/Sophia).
+    """
+
+    b1: Number = number(0.965, needs=DECAY)
+    b2: Number = number(0.99, needs=DECAY)
+    rho: Number = number(0.04)
+    batch_size: Number = number(5120)
+    update_interval: Number = number(10, needs=AT_LEAST_ONE)
+    hessian_diagonal_fn: AbstractTransform = part(GaussNewtonBartlett(), state="hessian_fn_state", auxiliary=True)
+    _: KW_ONLY
+    eps: Number = number(1e-15, needs=POSITIVE)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+
+    def estimator(self) -> tuple[AbstractTransform, Any]:
+        return self.hessian_diagonal_fn, self.b2
+
+    def direction(self) -> "_Direction":
+        return _Direction(self.b1, self.eps, self.rho * self.batch_size, 1.0, self.mu_dtype)
+
+    def is_due(self, count: Array) -> Array:
+        return is_multiple(count, self.update_interval) & (count > 0)
+
+    def used(self, before: PyTree, after: PyTree) -> PyTree:
+        del before
+        return after
 
 
 class _DirectionState(AbstractState):

@@ -16,7 +16,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from .._support.groups import exchange
 from .._support.placement import shard_like
 from ..linalg._parts import Parts
 
+T = TypeVar("T")
 Function = Callable[[Array, Parts], Array]  # of a batch of matrices, and of the part of them that a device has
 
 _BATCHES = 16  # of all matrices: each batch takes time to compile, and the memory of a few copies of itself
@@ -206,22 +207,27 @@ def _oriented(x: Array, shape: tuple[int, ...]) -> Array:
     return x if x.shape[-2:] == shape else jnp.swapaxes(x, -1, -2)
 
 
-def on_auto_axes(function: Callable[[list[Array]], list[Array]], xs: list[Array]) -> list[Array]:
-    """Call a function whose results are like its arguments, with the explicit axes of a mesh turned into `Auto` ones.
+def on_auto_axes(function: Callable[[T, list[Array]], list[Array]], owner: T, xs: list[Array]) -> list[Array]:
+    """Call a function whose results are like the arrays, with the explicit axes of a mesh turned into `Auto` ones.
 
     JAX infers no sharding for the product of a matrix and its transpose. The results have the types of the arguments.
+
+    Args:
+        function: of the owner and the arrays. It reads no other values: those of schedules are on the mesh, too.
+        owner: the transform.
+        xs: the arrays.
     """
     types = [jax.typeof(x).sharding for x in xs]
     mesh = next((t.mesh for t in types if AxisType.Explicit in t.mesh.axis_types), None)
     if mesh is None:
-        return function(xs)
+        return function(owner, xs)
     whole = NamedSharding(mesh, PartitionSpec())  # of a step count that was made without a mesh
     called: Any = jax.sharding.auto_axes(function, out_sharding=[whole if t.mesh.empty else t for t in types])
-    return called(xs)
+    return called(owner, xs)
 
 
-def tree_on_auto_axes(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Call `on_auto_axes` with a function of a tree, whose result is a tree like it."""
+def tree_on_auto_axes(function: Callable[[T, Any], Any], owner: T, tree: Any) -> Any:
+    """Call `on_auto_axes` with a function of the owner and a tree, whose result is a tree like it."""
     leaves, treedef = jtu.tree_flatten(tree)
-    found = on_auto_axes(lambda xs: jtu.tree_leaves(function(treedef.unflatten(xs))), leaves)
+    found = on_auto_axes(lambda now, xs: jtu.tree_leaves(function(now, treedef.unflatten(xs))), owner, leaves)
     return treedef.unflatten(found)

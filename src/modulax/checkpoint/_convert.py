@@ -13,7 +13,7 @@ from ..tree._paths import Names, join, split
 from ._low_bit import Side
 from ._names import Report, Template, match, stored
 from ._renaming import Rename, leaving_out
-from ._stored import as_stored, has_dtype_of, is_key, plain
+from ._stored import as_number_for, as_stored, has_dtype_of, is_key, plain
 
 
 def check(pairs: Sequence[tuple[str, str, Any, Any]], names: Collection[str] = (), rename: Rename = None) -> None:
@@ -25,7 +25,7 @@ def check(pairs: Sequence[tuple[str, str, Any, Any]], names: Collection[str] = (
         rename: the rules of the user, which are part of what is proposed then.
 
     Raises:
-        ValueError: if a shape or dtype differs. Only Python numbers may differ in precision.
+        ValueError: if a shape or dtype differs. Where either side is a Python number, the precision may differ.
     """
     others = [pair for pair in pairs if tuple(pair[3].shape) != as_stored(pair[2]).shape]
     if others:
@@ -56,10 +56,11 @@ def into(leaf: Any, value: Any, *, copy: bool) -> Any:
             delete both.
     """
     # NumPy files keep the bytes of bfloat16 and not its name.
-    if isinstance(value, np.ndarray) and value.dtype.kind == "V":
+    if isinstance(value, np.ndarray) and value.dtype.type is np.void:
         value = value.view(as_stored(leaf).dtype)
     if isinstance(leaf, (bool, int, float, complex)):
         return type(leaf)(np.asarray(value).item())
+    value = as_number_for(value, leaf)
     if isinstance(leaf, np.generic):
         return np.asarray(value)[()]
     if isinstance(leaf, np.ndarray):

@@ -124,7 +124,8 @@ def restore(
     Args:
         path: the folder of the checkpoint.
         template: a tree of the desired structure, with arrays or `jax.ShapeDtypeStruct` as leaves. Arrays are restored
-            with the shape, dtype and sharding of the template; other leaves are taken from it.
+            with the shape, dtype and sharding of the template; other leaves are taken from it. A Python number is
+            restored in the dtype of a scalar in the template.
         rename: renamed parts, as a mapping from old to new: dotted paths, which may occur anywhere in a name.
             `{"encoder": "backbone"}` renames a module in the parameters and in all moments. Or a function from old to
             new names that returns None for names to drop.
@@ -214,7 +215,8 @@ def _tree(metadata: Any) -> PyTree:
 
 def _how(ocp: Any, leaf: Any, saved: Any) -> Any:
     """How orbax should read an array: in the dtype that was saved, onto the devices of the template."""
-    sharding = None if is_key(leaf) else getattr(leaf, "sharding", None)
+    is_number = not saved.shape and leaf is not None and saved.dtype != as_stored(leaf).dtype  # JAX would round it
+    sharding = None if is_key(leaf) or is_number else getattr(leaf, "sharding", None)
     if sharding is None:
         return ocp.RestoreArgs(restore_type=np.ndarray)
     return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=tuple(saved.shape), dtype=saved.dtype)

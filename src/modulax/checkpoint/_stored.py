@@ -32,12 +32,47 @@ def as_stored(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def has_dtype_of(saved: Any, leaf: Any) -> bool:
-    """Whether a stored array has the dtype of a leaf; only Python numbers may differ in precision."""
+    """Whether a stored array has the dtype of a leaf. Where either is a Python number, the precision may differ."""
     found, wanted = np.dtype(saved.dtype), as_stored(leaf).dtype
-    is_number = isinstance(leaf, (bool, int, float, complex)) and found.kind == wanted.kind
     # bfloat16 and similar dtypes after a NumPy file: the bytes are kept, but not the name.
-    is_nameless = found.kind == "V" and found.itemsize == wanted.itemsize
-    return found == wanted or is_number or is_nameless
+    is_nameless = found.type is np.void and found.itemsize == wanted.itemsize
+    return found == wanted or is_nameless or _is_number_for(saved, leaf)
+
+
+def _is_number_for(saved: Any, leaf: Any) -> bool:
+    """Whether a stored array is the value of a Python number, or becomes one, and is of the kind of the leaf.
+
+    Stored, a Python number is a scalar like those of NumPy in the same dtype. An integer may be the value of a float,
+    such as a learning rate of 1.
+    """
+    found, wanted = _kind(saved.dtype), _kind(as_stored(leaf).dtype)
+    is_number = isinstance(leaf, (bool, int, float, complex)) or (not saved.shape and saved.dtype in _OF_PYTHON)
+    return is_number and (found == wanted or (found, wanted) == (jnp.integer, jnp.floating))
+
+
+_OF_PYTHON = (np.asarray(0.0).dtype, np.asarray(0).dtype)
+
+
+def _kind(dtype: Any) -> Any:
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next((kind for kind in kinds if jnp.issubdtype(dtype, kind)), None)
+
+
+def as_number_for(value: Any, leaf: Any) -> Any:
+    """Convert the stored value of a Python number to the dtype of a leaf; another value is returned as it is.
+
+    Raises:
+        ValueError: if the dtype doesn't hold the number.
+    """
+    wanted = as_stored(leaf).dtype
+    if value.dtype == wanted or value.dtype not in _OF_PYTHON or value.shape:
+        return value
+    with np.errstate(over="ignore"):  # which the error says
+        cast = np.asarray(value).astype(wanted)
+    is_held = cast == value if jnp.issubdtype(wanted, jnp.integer) else np.isfinite(cast) or not np.isfinite(value)
+    if not is_held:
+        raise ValueError(f"The checkpoint has the number {value}, which {wanted} of the template doesn't hold.")
+    return cast
 
 
 def nested(flat: Mapping[Names, Any]) -> dict[str, Any]:

@@ -28,12 +28,12 @@ from .._transforms.adadelta import ScaleByAdadelta
 from .._transforms.adam import ScaleByAdam
 from .._transforms.backtracking import value_and_grad_from_state as _value_and_grad_from_state
 from .._transforms.basic import Identity, SetToZero, Stateless
+from .._transforms.hessian_diagonal import HutchinsonDiagonal
 from .._transforms.noise import AddNoise
 from .._transforms.optimistic import ScaleByOptimisticGradient
 from .._transforms.privacy import DifferentiallyPrivateAggregate
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
-from .._transforms.sophia import HutchinsonDiagonal
 from ..losses import dice_loss as _dice_loss
 from ..tree._math import norm, trainable
 from ._around_pairs import AsPython, beside_pairs, flattened_pair, holds_pair, masked_pair, partition_pair

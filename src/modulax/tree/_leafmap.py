@@ -6,7 +6,8 @@ JAX traces such a function once per shape, and every further call adds a single 
 instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop. A leaf that is the only
 one of its kind is computed without `jax.jit`, since a call costs time to trace, lower and compile.
 
-`map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples.
+`map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples. `cast_all`
+and `promotion_of` are those of rules on one array.
 """
 
 import collections
@@ -17,9 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from .._support.arithmetic import at_least_float32, real_dtype
+from .._support.arithmetic import at_least_float32, common_dtype, real_dtype
 
 CHUNK = 8
 
@@ -130,3 +131,22 @@ def map_arithmetic(
 
 def _is_float(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def promotion_of(arrays: Sequence[Array]) -> contextlib.AbstractContextManager[None]:
+    """Allow dtype promotion if an array is complex: strict promotion forbids a real number times a complex array."""
+    is_complex = any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in arrays)
+    return jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
+
+
+def cast_all(tree: PyTree, dtype: Any) -> PyTree:
+    """Cast real arrays to the real dtype of the precision of `dtype`, and complex arrays to the complex one."""
+
+    def cast(x: Any) -> Array:
+        if not hasattr(x, "dtype"):  # under `jax.disable_jit`, a number that a rule returns in `survey` is one here too
+            x = jnp.asarray(x)
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            return x.astype(common_dtype(dtype, jnp.complex64))
+        return x.astype(real_dtype(dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jtu.tree_map(cast, tree)

@@ -1,0 +1,79 @@
+"""The optimizer GPAAdamW."""
+
+from dataclasses import KW_ONLY
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import DTypeLike
+
+from .._containers.chain import Chain
+from .._protocol.fields import Hyperparameter, number, required_number
+from .._protocol.masks import as_labels
+from .._protocol.optimizer import AbstractOptimizer
+from .._support.checks import DECAY, FRACTION
+from .._transforms.adam import ScaleByAdam
+from .._transforms.primal_averaging import WEIGHT, PrimalAveraging
+
+
+class GPAAdamW(AbstractOptimizer):
+    r"""AdamW with generalized primal averaging (GPA): an average of the iterates that training looks ahead from.
+
+    $$
+    \begin{aligned}
+    y_t &= \mu_y x_t + (1 - \mu_y) z_t, \qquad g_t = \nabla f(y_t) \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2 \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    z_{t+1} &= (1 - \eta \lambda) z_t - \eta\, \hat m_t / (\sqrt{\hat v_t} + \varepsilon) \\
+    x_{t+1} &= \mu_x x_t + (1 - \mu_x) z_{t+1}
+    \end{aligned}
+    $$
+
+    with $t = 1, 2, \dots$, $m_0 = v_0 = 0$, and $x$, $y$ and $z$ started from the initial parameters. The parameters
+    during training are $y$. Evaluate and save the average $x$, which is `eval_params(state, params)`. It does in every
+    step what `DiLoCo` with one worker does once in a round; the default of $\mu_x$ is the authors' for rounds of 32
+    steps. Schedule the learning rate as for AdamW. `PrimalAveraging` describes the weight decay, and does the same
+    after any direction.
+
+    Args:
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root.
+        train_interp_coeff: weight $\mu_y$ of the average in the parameters that are trained, in (0, 1].
+        eval_interp_coeff: weight $\mu_x$ of the old average in the new one, in [0, 1].
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        decay_on_y: whether $y_t$ decays in the place of $z_t$.
+
+    References:
+        Defazio et al., [Smoothing DiLoCo with Primal Averaging for Faster Training of
+        LLMs](https://arxiv.org/abs/2512.17131), 2025, and the authors'
+        [code](https://github.com/facebookresearch/optimizers).
+    """
+
+    learning_rate: Hyperparameter = required_number()
+    b1: Hyperparameter = number(0.9, needs=DECAY)
+    b2: Hyperparameter = number(0.999, needs=DECAY)
+    eps: Hyperparameter = number(1e-8)
+    _: KW_ONLY
+    train_interp_coeff: Hyperparameter = number(0.7, needs=WEIGHT)
+    eval_interp_coeff: Hyperparameter = number(0.9967, needs=FRACTION)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    weight_decay: Hyperparameter = number(0.0)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    decay_on_y: bool = eqx.field(static=True, default=False)
+
+    def transform(self) -> Chain:
+        return Chain(
+            ScaleByAdam(self.b1, self.b2, self.eps, mu_dtype=self.mu_dtype),
+            PrimalAveraging(
+                self.learning_rate,
+                self.train_interp_coeff,
+                self.eval_interp_coeff,
+                weight_decay=self.weight_decay,
+                mask=self.mask,
+                decay_on_y=self.decay_on_y,
+            ),
+        )

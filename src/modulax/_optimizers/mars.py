@@ -1,0 +1,206 @@
+"""The optimizers MARS and MARSLion: AdamW and Lion of gradients with reduced variance."""
+
+import abc
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax.tree_util as jtu
+from jaxtyping import DTypeLike, PyTree
+
+from .._containers.chain import Chain
+from .._containers.partition import Partition
+from .._protocol.fields import Hyperparameter, OptionalNumber, number
+from .._protocol.masks import AbstractLabels, as_labels, mask_of
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import AbstractTransform
+from .._support.checks import DECAY, NON_NEGATIVE
+from .._transforms.adam import ScaleByAdam
+from .._transforms.amsgrad import ScaleByAMSGrad
+from .._transforms.lion import ScaleByLion
+from .._transforms.regularization import AddDecayedWeights
+from .._transforms.scaling import ScaleByLearningRate
+from .._transforms.variance_reduction import ReduceVariance
+
+
+@dataclasses.dataclass(frozen=True)
+class _Labels(AbstractLabels):
+    """`"mars"` for the parameters of a mask, by default those with at least two axes, and `"adam"` for others."""
+
+    owner: str
+    where: AbstractLabels | None
+
+    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+        del partial
+        is_matrix = [x.ndim > 1 for x in jtu.tree_leaves(tree)]
+        mask = is_matrix if self.where is None else mask_of(self.owner, self.where, tree, "where")
+        return ["mars" if x else "adam" for x in mask]
+
+    def refuse_unused(self, owner: object, tree: PyTree) -> None:
+        if self.where is not None:
+            self.where.refuse_unused(owner, tree)
+
+
+class AbstractMARS(AbstractOptimizer):
+    """MARS with any direction: what is common to its forms."""
+
+    learning_rate: eqx.AbstractVar[Hyperparameter]
+    gamma: eqx.AbstractVar[Hyperparameter]
+    max_norm: eqx.AbstractVar[OptionalNumber]
+    weight_decay: eqx.AbstractVar[Hyperparameter]
+    mask: eqx.AbstractVar[Any]
+    exact: eqx.AbstractVar[bool]
+    where: eqx.AbstractVar[Any]
+    adam_learning_rate: eqx.AbstractVar[OptionalNumber]
+    adam_weight_decay: eqx.AbstractVar[Hyperparameter]
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return ("previous_grad",) if self.exact else ()
+
+    @abc.abstractmethod
+    def directions(self) -> tuple[Any, AbstractTransform, AbstractTransform]:
+        """Return the decay rate of the momentum, the direction of the matrices, and that of other parameters."""
+
+    def transform(self) -> Partition:
+        beta, direction, of_others = self.directions()
+        mars = Chain(
+            ReduceVariance(self.gamma, beta, self.max_norm, exact=self.exact),
+            direction,
+            AddDecayedWeights(self.weight_decay, self.mask),
+            ScaleByLearningRate(self.learning_rate),
+        )
+        rate = self.learning_rate if self.adam_learning_rate is None else self.adam_learning_rate
+        adam = Chain(of_others, AddDecayedWeights(self.adam_weight_decay), ScaleByLearningRate(rate))
+        return Partition({"mars": mars, "adam": adam}, _Labels(type(self).__name__, self.where))
+
+
+class MARS(AbstractMARS):
+    r"""AdamW of gradients whose variance is reduced by the difference to the last gradient.
+
+    $$
+    \begin{aligned}
+    c_t &= g_t + \gamma \frac{\beta_1}{1 - \beta_1} (g_t - g'_t), \qquad
+        \tilde c_t = c_t \min(1, \Delta / \|c_t\|_F) \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \tilde c_t \\
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |\tilde c_t|^2 \\
+    \hat m_t &= m_t / (1 - \beta_1^t), \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    w_{t+1} &= w_t - \eta \left( \frac{\hat m_t}{\sqrt{\hat v_t} + \varepsilon} + \lambda w_t \right)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, $m_0 = v_0 = 0$ and $g'_1 = 0$; the norm is that of each array.
+    By default, $g'_t = g_{t-1}$ is the gradient of the last batch at $w_{t-1}$. With `exact=True`, it is the gradient
+    of the present batch at $w_{t-1}$, a second gradient for each step:
+
+        previous = jax.grad(loss)(last_params, batch)
+        grads = jax.grad(loss)(params, batch)
+        last_params, (params, state) = params, optimizer.step(grads, state, params, previous_grad=previous)
+
+    As in the authors' code, vectors and scalars are trained by AdamW, with rates of its own.
+
+    Args:
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator outside the root, also in AdamW.
+        gamma: strength $\gamma$ of the correction.
+        max_norm: largest norm $\Delta$ of a corrected gradient; None for no clipping.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which of the parameters that MARS trains decay, as in `AddDecayedWeights`; by default all.
+        mu_dtype: dtype of the first moments; by default that of the parameters.
+        exact: whether `update` and `step` are given `previous_grad`, as in `ReduceVariance`.
+        amsgrad: whether to divide by the root of the largest second moment so far, as in `AMSGrad`.
+        where: which parameters MARS trains, a mask as in `Masked`: by default those with at least two axes;
+            `where=True` for all.
+        adam_b1: exponential decay rate of AdamW's first moment.
+        adam_b2: exponential decay rate of AdamW's second moment.
+        adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
+        adam_learning_rate: learning rate of AdamW, a number or a schedule; None for $\eta$.
+
+    References:
+        Yuan et al., [MARS: Unleashing the Power of Variance Reduction for Training Large
+        Models](https://arxiv.org/abs/2411.10438), 2024, and the authors' [code](https://github.com/AGI-Arena/MARS).
+    """
+
+    learning_rate: Hyperparameter = number(3e-3)
+    b1: Hyperparameter = number(0.95, needs=DECAY)
+    b2: Hyperparameter = number(0.99, needs=DECAY)
+    eps: Hyperparameter = number(1e-8)
+    _: dataclasses.KW_ONLY
+    gamma: Hyperparameter = number(0.025)
+    max_norm: OptionalNumber = number(1.0, needs=NON_NEGATIVE, optional=True)
+    weight_decay: Hyperparameter = number(0.0)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    exact: bool = eqx.field(static=True, default=False)
+    amsgrad: bool = eqx.field(static=True, default=False)
+    where: Any = eqx.field(static=True, default=None, converter=as_labels)
+    adam_b1: Hyperparameter = number(0.9, needs=DECAY)
+    adam_b2: Hyperparameter = number(0.95, needs=DECAY)
+    adam_weight_decay: Hyperparameter = number(0.1)
+    adam_learning_rate: OptionalNumber = number(None, optional=True)
+
+    def directions(self) -> tuple[Any, AbstractTransform, AbstractTransform]:
+        scale = ScaleByAMSGrad if self.amsgrad else ScaleByAdam
+        rates = ((self.b1, self.b2), (self.adam_b1, self.adam_b2))
+        mars, adam = (scale(b1, b2, self.eps, mu_dtype=self.mu_dtype) for b1, b2 in rates)
+        return self.b1, mars, adam
+
+
+class MARSLion(AbstractMARS):
+    r"""The sign of a momentum of gradients whose variance is reduced: the form of MARS that is like Lion.
+
+    $$
+    \begin{aligned}
+    c_t &= g_t + \gamma \frac{\beta}{1 - \beta} (g_t - g'_t), \qquad
+        \tilde c_t = c_t \min(1, \Delta / \|c_t\|_F) \\
+    m_t &= \beta m_{t-1} + (1 - \beta) \tilde c_t \\
+    w_{t+1} &= w_t - \eta (\operatorname{sign}(m_t) + \lambda w_t)
+    \end{aligned}
+    $$
+
+    with $g_t$ the gradient at $w_t$, $m_0 = 0$ and $g'_1 = 0$. $g'_t$ and the parameters that AdamW trains are those of
+    `MARS`.
+
+    Args:
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        beta: exponential decay rate $\beta$ of the momentum.
+        gamma: strength $\gamma$ of the correction.
+        max_norm: largest norm $\Delta$ of a corrected gradient; None for no clipping.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which of the parameters that MARS trains decay, as in `AddDecayedWeights`; by default all.
+        mu_dtype: dtype of the momentum and of AdamW's first moment; by default that of the parameters.
+        exact: whether `update` and `step` are given `previous_grad`, as in `ReduceVariance`.
+        where: which parameters MARS trains, a mask as in `Masked`: by default those with at least two axes;
+            `where=True` for all.
+        adam_b1: exponential decay rate of AdamW's first moment.
+        adam_b2: exponential decay rate of AdamW's second moment.
+        adam_eps: AdamW's $\varepsilon$.
+        adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
+        adam_learning_rate: learning rate of AdamW, a number or a schedule; None for $\eta$.
+
+    References:
+        Yuan et al., [MARS: Unleashing the Power of Variance Reduction for Training Large
+        Models](https://arxiv.org/abs/2411.10438), 2024, and the authors' [code](https://github.com/AGI-Arena/MARS).
+    """
+
+    learning_rate: Hyperparameter = number(3e-3)
+    beta: Hyperparameter = number(0.95, needs=DECAY)
+    _: dataclasses.KW_ONLY
+    gamma: Hyperparameter = number(0.025)
+    max_norm: OptionalNumber = number(1.0, needs=NON_NEGATIVE, optional=True)
+    weight_decay: Hyperparameter = number(0.0)
+    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    exact: bool = eqx.field(static=True, default=False)
+    where: Any = eqx.field(static=True, default=None, converter=as_labels)
+    adam_b1: Hyperparameter = number(0.9, needs=DECAY)
+    adam_b2: Hyperparameter = number(0.95, needs=DECAY)
+    adam_eps: Hyperparameter = number(1e-8)
+    adam_weight_decay: Hyperparameter = number(0.1)
+    adam_learning_rate: OptionalNumber = number(None, optional=True)
+
+    def directions(self) -> tuple[Any, AbstractTransform, AbstractTransform]:
+        adam = ScaleByAdam(self.adam_b1, self.adam_b2, self.adam_eps, mu_dtype=self.mu_dtype)
+        return self.beta, ScaleByLion(self.beta, self.beta, self.mu_dtype), adam

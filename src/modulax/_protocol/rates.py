@@ -1,0 +1,192 @@
+"""The learning rate that each parameter gets: that of the last rule which has one, and the factors that follow.
+
+`describe` shows it, `metrics` logs it, and `init` compares it with the spacing of low-precision parameters.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from ..tree._paths import Names
+from .masks import applies_to, select
+
+
+class Rate(NamedTuple):
+    """The learning rate of a parameter: a number or a schedule of a rule, times the factors that follow.
+
+    Args:
+        value: the field of the rule.
+        factors: what the updates are multiplied by after it: numbers, schedules, tuples of these along an axis of the
+            parameter, or a transform whose state has the factor.
+        sign: 1.0 if the updates are against the gradient for a positive product, -1.0 if they are in its direction, and
+            0.0 where the rule doesn't tell, which may negate or leave that to a factor of -1.
+        is_fine: whether steps below the spacing of a low-precision parameter add up.
+        keys: the keys of the parts that lead to the rule, or to the optimizer that it is in.
+        inside: those inside that optimizer.
+        patterns: the pattern of each multiplier that follows; None for one that the parameter has without a pattern.
+    """
+
+    value: Any
+    factors: tuple[Any, ...] = ()
+    sign: float = 1.0
+    is_fine: bool = False
+    keys: Names = ()
+    inside: Names = ()
+    patterns: tuple[str | None, ...] = ()
+
+    def times(self, factor: Any) -> Self:
+        """Return the rate after a multiplication of the updates."""
+        is_number = isinstance(factor, (int, float, np.generic, np.ndarray)) and not np.ndim(factor)
+        if is_number and factor == -1:
+            return self._replace(sign=-self.sign)
+        return self._replace(factors=(*self.factors, factor))
+
+    def of(self, pattern: str | None) -> Self:
+        """Return the rate after a multiplier that chose its number by a pattern."""
+        return self._replace(patterns=(*self.patterns, pattern))
+
+
+class _Place(NamedTuple):
+    """Where a transform is: the keys that lead to it, and those inside the outermost optimizer; None outside of one."""
+
+    keys: Names = ()
+    inside: Names | None = None
+
+    def at(self, key: Any) -> "_Place":
+        """Return the place of a part."""
+        if key is None:
+            return self
+        if self.inside is None:
+            return _Place((*self.keys, str(key)))
+        return _Place(self.keys, (*self.inside, str(key)))
+
+    def below(self, transform: Any) -> "_Place":
+        """Return the place of what is inside a transform that is here."""
+        return self._replace(inside=()) if self.inside is None and is_optimizer(transform) else self
+
+
+def rates_of(transform: Any, tree: PyTree, state: Any = None) -> list[Rate | None]:
+    """Return the learning rate of each parameter, in JAX's order; None if there is none, as for a frozen one.
+
+    Args:
+        transform: the transform. If `state` is given, the values of its schedules are in their places.
+        tree: the parameters, or a tree like them.
+        state: the state of the transform, from which the numbers are at the next step. Without one, schedules are those
+            of the whole run.
+    """
+    return _after(transform, state, tree, [None] * len(jtu.tree_leaves(tree)), _Place())
+
+
+def rates_by_pattern(transform: Any, state: Any = None) -> list[Rate]:
+    """Return the learning rates of all patterns of a multiplier, without the parameters; none if these would tell.
+
+    Args:
+        transform: as in `rates_of`.
+        state: as in `rates_of`.
+    """
+    return _after_all(transform, state, [], _Place()) or []
+
+
+def parts_over_run(transform: Any, state: Any = None) -> list[Any]:
+    """Return the parts of a transform, with the numbers of the next step, or with the schedules that they follow.
+
+    Args:
+        transform: the transform.
+        state: its state, from which the next step is.
+    """
+    if not is_optimizer(transform):
+        return list(transform.each_part(state))
+    if state is None:
+        return [transform._part_over_run()]
+    # Which may have schedules of its own.
+    return [part._replace(transform=part.transform.at(part.state)) for part in transform.each_part(state)]
+
+
+def is_of_library(transform: Any) -> bool:
+    """Whether it is an optimizer of the library, and none that a user made of a class or a function."""
+    return type(transform).__module__.startswith("modulax._optimizers.")
+
+
+def _after(transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | None], place: _Place) -> list[Rate | None]:
+    """The learning rates after a transform, given those before it."""
+    rates = list(before)
+    parts = [part for part in parts_over_run(transform, state) if not part.auxiliary]
+    for part in parts:
+        rates = _after_part(part, tree, rates, place.below(transform).at(part.key))
+    if not parts and (own := _own_rate(transform, place)):
+        reached = applies_to(transform, tree) if hasattr(transform, "where") else [True] * len(rates)
+        rates = [own if here else rate for rate, here in zip(rates, reached, strict=True)]
+    if is_of_library(transform):  # which all negate
+        rates = [rate and rate._replace(sign=1.0) for rate in rates]
+    effect = transform._effect(tree, state)
+    if effect.factors is not None:
+        rates = [rate and rate.times(x) for rate, x in zip(rates, effect.factors, strict=True)]
+    if hasattr(transform, "patterns_of"):
+        rates = [rate and rate.of(x) for rate, x in zip(rates, transform.patterns_of(tree), strict=True)]
+    if effect.frozen is not None:
+        rates = [None if is_frozen else rate for rate, is_frozen in zip(rates, effect.frozen, strict=True)]
+    return [rate and rate._replace(is_fine=True) for rate in rates] if effect.is_fine else rates
+
+
+def _after_all(transform: Any, state: Any, rates: list[Rate] | None, place: _Place) -> list[Rate] | None:
+    """The learning rates after a transform, of which every parameter has one; None if it depends on the parameter."""
+    parts = [part for part in parts_over_run(transform, state) if not part.auxiliary]
+    for part in parts:
+        below = place.below(transform).at(part.key)
+        if part.receives is None:
+            rates = _after_all(part.transform, part.state, rates, below)
+        elif any(map(_changes_rates, _everything_in(part.transform))):
+            rates = None
+    if not parts and (own := _own_rate(transform, place)):
+        rates = [own]
+    effect = transform._effect(())
+    if rates is None or effect.frozen is not None:
+        return None
+    if is_of_library(transform):  # which all negate
+        rates = [rate._replace(sign=1.0) for rate in rates]
+    if hasattr(transform, "multipliers_by_pattern"):
+        is_first = len(rates) == 1
+        return [rates[0].times(x).of(name) for name, x in transform.multipliers_by_pattern()] if is_first else None
+    if effect.factors is None:
+        return rates
+    (factor,) = transform._effect([np.zeros(())], state).factors  # for all parameters the same
+    return [rate.times(factor) for rate in rates]
+
+
+def _own_rate(transform: Any, place: _Place) -> Rate | None:
+    value = getattr(transform, "learning_rate", None)
+    sign = _SIGNS[getattr(transform, "flip_sign", None)]
+    return None if value is None else Rate(value, sign=sign, keys=place.keys, inside=place.inside or ())
+
+
+def is_optimizer(transform: Any) -> bool:
+    """Whether it is made of what its `transform()` returns."""
+    return hasattr(transform, "_part_over_run")
+
+
+def _changes_rates(transform: Any) -> bool:
+    effect = transform._effect(())
+    has_rate = getattr(transform, "learning_rate", None) is not None
+    return has_rate or effect.factors is not None or effect.frozen is not None
+
+
+def _everything_in(transform: Any) -> Iterator[Any]:
+    yield transform
+    for part in transform.each_part():
+        yield from _everything_in(part.transform)
+
+
+_SIGNS = {True: 1.0, False: -1.0, None: 0.0}
+
+
+def _after_part(part: Any, tree: PyTree, rates: list[Rate | None], place: _Place) -> list[Rate | None]:
+    try:
+        seen = [True] * len(rates) if part.receives is None else list(part.receives(tree))
+        inside = [rate for rate, here in zip(rates, seen, strict=True) if here]
+        new = iter(_after(part.transform, part.state, select(tree, seen), inside, place))
+    except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
+        return rates
+    return [next(new) if here else rate for rate, here in zip(rates, seen, strict=True)]

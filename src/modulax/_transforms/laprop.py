@@ -1,0 +1,124 @@
+"""LaProp: a momentum of normalized gradients, weighted by their learning rates."""
+
+from dataclasses import KW_ONLY
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, PyTree
+
+from .._protocol.fields import Number, number
+from .._protocol.leafwise import AbstractLeafwise
+from .._support.arithmetic import (
+    abs_sq,
+    at_least_float32,
+    bias,
+    default_float,
+    moment,
+    safe_sqrt,
+    second_moment_like,
+    zeros_in,
+)
+from .._support.checks import DECAY
+from .._support.module import AbstractState, counter, like_params, shared
+from .._support.types import Count, Shared
+
+
+class ScaleByLaPropState(AbstractState):
+    """State of `ScaleByLaProp`: step count, momentum `mu`, second moment `nu`, and the mean of the learning rates.
+
+    `nu_max` and `mean`, the largest second moment and the mean of the updates, are None where they are not needed.
+    """
+
+    mu: PyTree
+    nu: PyTree = like_params(nonnegative=True)
+    nu_max: PyTree = like_params(nonnegative=True)
+    mean: PyTree = like_params()
+    mean_rate: Shared[Float[Array, ""]] = shared(None)
+    count: Shared[Count] = counter()
+
+
+class ScaleByLaProp(AbstractLeafwise[ScaleByLaPropState]):
+    r"""Averages updates after dividing each by the root of its second moment: the direction of LaProp.
+
+    $$
+    \begin{aligned}
+    v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |g_t|^2, \qquad \hat v_t = v_t / (1 - \beta_2^t) \\
+    r_t &= \beta_1 r_{t-1} + (1 - \beta_1) \eta_t \\
+    u_t &= u_{t-1} + \frac{(1 - \beta_1) \eta_t}{r_t}
+        \left( \frac{g_t}{\sqrt{\hat v_t} + \varepsilon} - u_{t-1} \right)
+    \end{aligned}
+    $$
+
+    with $r_0 = u_0 = 0$: the average with bias correction, in which $\eta_t$ is the weight of a gradient. So the step
+    $\eta_t u_t$ of a learning rate that falls to zero is not that of the large rates before it. Give a schedule of the
+    learning rate to both, `Chain(ScaleByLaProp(rate), ScaleByLearningRate(rate))`. A constant one changes nothing here.
+
+    The variance $v_t - |\bar g_t|^2$ takes the place of $v_t$ if `centered`, from the eleventh step on, where
+    $\bar g_t = \beta_2 \bar g_{t-1} + (1 - \beta_2) g_t$; with `amsgrad`, its largest value so far does. As in the
+    authors' code, the largest value of centered moments starts with the eleventh step.
+
+    Args:
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        b1: exponential decay rate $\beta_1$ of the momentum.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the denominator.
+        mu_dtype: dtype of the momentum; by default that of the parameters. The second moment is stored in at least
+            float32.
+        centered: whether to divide by the root of the variance.
+        amsgrad: whether to divide by the root of the largest second moment.
+
+    References:
+        Ziyin, Wang and Ueda, [LaProp: Separating Momentum and Adaptivity in Adam](https://arxiv.org/abs/2002.04839),
+        2020, and the authors' [code](https://github.com/Z-T-WANG/LaProp-Optimizer).
+    """
+
+    _steps_before_centering: ClassVar[int] = 10
+
+    learning_rate: Number = number(1.0)
+    b1: Number = number(0.9, needs=DECAY)
+    b2: Number = number(0.999, needs=DECAY)
+    eps: Number = number(1e-15)
+    mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    _: KW_ONLY
+    centered: bool = eqx.field(static=True, default=False)
+    amsgrad: bool = eqx.field(static=True, default=False)
+
+    def init_leaf(self, p):
+        return ScaleByLaPropState(
+            mu=zeros_in(p, self.mu_dtype),
+            nu=second_moment_like(p),
+            nu_max=second_moment_like(p) if self.amsgrad else None,
+            # In bfloat16, a variance would be a difference of rounded numbers.
+            mean=zeros_in(p, at_least_float32(p.dtype)) if self.centered else None,
+        )
+
+    def init_shared(self, params):
+        del params
+        return {"mean_rate": jnp.zeros((), default_float())}
+
+    def _prepare(self, count, state):
+        mean_rate = moment(self.b1, state.mean_rate, self.learning_rate)
+        is_zero = mean_rate == 0  # of a warm-up from zero; a direction of zero then stays zero
+        weight = jnp.where(is_zero, 0, (1 - self.b1) * self.learning_rate / jnp.where(is_zero, 1, mean_rate))
+        return mean_rate, weight, bias(self.b2, count + 1), count >= self._steps_before_centering
+
+    def share(self, now):
+        return {"mean_rate": now[0]}
+
+    def update_leaf(self, now, g, s, p):
+        del p
+        _, weight, bias2, is_late = now
+        nu = square = moment(self.b2, s.nu, abs_sq(g))
+        mean, nu_max = s.mean, s.nu_max
+        if self.centered:
+            mean = moment(self.b2, s.mean, g)
+            # Rounded, the difference may be negative.
+            square = jnp.where(is_late, jnp.maximum(nu - abs_sq(mean), 0), nu)
+        if self.amsgrad:
+            largest = jnp.maximum(s.nu_max, square)
+            nu_max = jnp.where(is_late, largest, s.nu_max) if self.centered else largest
+            square = jnp.where(is_late, largest, square) if self.centered else largest
+        normalized = g / (self.eps + safe_sqrt(square / bias2))
+        mu = s.mu + weight * (normalized - s.mu)
+        return mu, ScaleByLaPropState(mu=mu, nu=nu, nu_max=nu_max, mean=mean)

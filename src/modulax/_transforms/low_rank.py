@@ -1,0 +1,98 @@
+"""Low-rank projections of matrices, which GaLore and Apollo compute every few steps.
+
+`Side` says which side of a matrix is projected, and has the projector. `directions` computes projectors from the
+current updates, by singular vectors or by matrix products alone.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._support.arithmetic import at_least_float32
+from ..linalg import leading_directions
+from ..linalg._products import adjoint
+from ..linalg._range import leading_range
+from .matrices import Matrix, together
+
+
+class Side(NamedTuple):
+    """A matrix, which of its sides is projected, and the projector."""
+
+    matrix: Matrix
+    is_rows: bool
+    projector: Any = None
+
+    def shape(self, rank: int) -> tuple[int, ...]:
+        """The shape of the projector."""
+        rows, columns = self.matrix.size
+        batch = [self.matrix.shape[axis] for axis in self.matrix.batch]
+        return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
+
+    def low_shape(self, rank: int) -> tuple[int, ...]:
+        """The shape of the projected matrices."""
+        *batch, _, r = self.shape(rank)
+        rows, columns = self.matrix.size
+        return (*batch, r, columns) if self.is_rows else (*batch, rows, r)
+
+    def check(self, owner: str, x: Array, projector: Array, rank: int) -> None:
+        """Raises an error if an update doesn't fit its projector.
+
+        Args:
+            owner: the call to name.
+            x: the update.
+            projector: the projector.
+            rank: the rank of the projection.
+        """
+        if projector.shape != self.shape(rank):
+            raise ValueError(
+                f"`{owner}`: an update of shape {x.shape} doesn't fit its projector of shape {projector.shape}. "
+                f"Updates must have the shapes of the parameters that `init` was called with."
+            )
+
+    def down(self, x: Array) -> Array:
+        """Projects an array of the original shape, in at least float32."""
+        x = self.matrix.of(wide(x, self.projector))
+        projector = self.projector.astype(x.dtype)
+        return adjoint(projector) @ x if self.is_rows else x @ projector
+
+    def up(self, x: Array) -> Array:
+        """Maps a projected matrix back to the original shape of its array, in at least float32."""
+        x = wide(x, self.projector)
+        projector = self.projector.astype(x.dtype)
+        return self.matrix.back(projector @ x if self.is_rows else x @ adjoint(projector))
+
+    def moved(self, x: Array, start: Array) -> Array:
+        """The array, moved from where it is along the directions that the projection keeps."""
+        x = wide(x, start)  # inside a survey, x is in JAX's default float dtype
+        step = x - self.down(start).astype(start.dtype).astype(x.dtype)
+        return (start.astype(x.dtype) + self.up(step)).astype(start.dtype)
+
+
+def wide(x: Array, *others: Array) -> Array:
+    return x.astype(at_least_float32(x.dtype, *(y.dtype for y in others)))
+
+
+def is_due(count: Array, interval: Any) -> Array:
+    """Whether projectors are computed in the step after a number of steps."""
+    return count % jnp.round(interval).astype(jnp.int32) == 0
+
+
+def directions(sides: list[Side], leaves: list[Array], rank: int, method: str) -> list[Array]:
+    """Return projectors with orthonormal columns, which span the main part of the matrices, in at least float32.
+
+    Args:
+        sides: which side of each matrix is projected.
+        leaves: the arrays.
+        rank: the rank of the projection.
+        method: `"svd"` or `"range"`.
+    """
+    function = leading_range if method == "range" else leading_directions
+    of_rows = {x.matrix.size: x.is_rows for x in sides}
+
+    def found(x: Array) -> Array:
+        rows, columns = x.shape[-2:]
+        return function(x, min(rank, rows, columns), not of_rows[rows, columns])
+
+    # The program has one decomposition, or iteration, for each shape, and not one for each matrix.
+    return together(found, [side.matrix.of(wide(x)) for side, x in zip(sides, leaves, strict=True)])

@@ -1,0 +1,71 @@
+"""Laws of the optimizers that precondition both sides of a matrix: SOAP, Shampoo, KL-Shampoo and Kron."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import modulax as mx
+
+ROTATED = {
+    "SOAP": mx.SOAP(0.05, precondition_frequency=2),
+    "Shampoo": mx.Shampoo(0.1, b2=0.95, eps=1e-3),
+    "KLShampoo": mx.KLShampoo(0.1, b2=0.95, eps=1e-2),
+}
+STEPS, SHAPE = 6, (5, 4)
+
+
+def orthogonal(n: int) -> Any:
+    return np.linalg.qr(np.random.default_rng(n).normal(size=(n, n)))[0].astype(np.float32)
+
+
+def trajectory(optimizer: Any, left: Any, right: Any) -> Any:
+    """The points, turned back, of a problem whose parameters are turned."""
+    rng = np.random.default_rng(0)
+    start, curvature = (rng.uniform(0.5, 2.0, SHAPE).astype(np.float32) for _ in range(2))
+    noise = rng.normal(size=(STEPS, *SHAPE)).astype(np.float32)
+
+    def body(carry: Any, noise: Any) -> Any:
+        w, state = carry
+        g = left @ (curvature * (left.T @ w @ right) + noise) @ right.T
+        w, state = optimizer.step(g, state, w)
+        return (w, state), left.T @ w @ right
+
+    w = jnp.asarray(left @ start @ right.T)
+    return jax.lax.scan(body, (w, optimizer.init(w)), noise)[1]
+
+
+def test_rotated_parameters_have_a_rotated_trajectory():
+    """In float32; not Kron, whose triangular factors depend on the basis."""
+    sides = [(np.eye(5, dtype=np.float32), np.eye(4, dtype=np.float32)), (orthogonal(5), orthogonal(4))]
+    points = jax.jit(lambda: {n: [trajectory(o, *pair) for pair in sides] for n, o in ROTATED.items()})()
+    for name, (plain, turned) in points.items():
+        np.testing.assert_allclose(turned, plain, atol=1e-5 * np.abs(plain).max(), rtol=0, err_msg=name)
+
+
+def test_kron_whitens_gradients_of_any_size():
+    """Its updates have a root mean square of about one in each row, after some hundred steps on noise.
+
+    The factors of zeros stay: in the released code they grow until they overflow.
+    """
+    kron = mx.ScaleByKron(0.0, precond_lr=0.3)
+
+    def trained(size: Any) -> Any:
+        scales = size * jnp.array([1.0, 10.0, 0.1])
+
+        def body(state: Any, key: Any) -> Any:
+            noise = jax.random.normal(key, (3, 5))
+            updates, state = kron.update({"w": scales[:, None] * noise[:, 1:], "b": scales * noise[:, 0]}, state)
+            return state, jnp.concatenate([updates["w"], updates["b"][:, None]], axis=1) ** 2
+
+        start = kron.init({"w": jnp.ones((3, 4)), "b": jnp.ones(3)})
+        state, squares = jax.lax.scan(body, start, jax.random.split(jax.random.key(0), 600))
+        return state, jnp.mean(squares[300:], axis=0)
+
+    state, squares = jax.jit(jax.vmap(trained))(jnp.array([0.0, 1e-20, 1.0, 1e20]))
+    roots = np.sqrt(squares)
+    assert np.all((roots[1:] > 0.6) & (roots[1:] < 1.3)), roots
+    assert not np.any(roots[0])
+    np.testing.assert_array_equal(state.left["w"][0], np.eye(3))
+    np.testing.assert_array_equal(state.left["b"][0], np.ones(3))
