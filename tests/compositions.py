@@ -103,7 +103,7 @@ CONTAINERS: dict[str, Callable[[Any], mx.AbstractTransform]] = {
     "SAM": lambda t: mx.SAM(t, mx.SGD(0.05)),
     "Mechanize": mx.Mechanize,
     "ScaleByGaLore": lambda t: mx.ScaleByGaLore(1, base_optimizer=t),
-    "ScaleByShampoo": lambda t: mx.ScaleByShampoo(eps=0.1, grafting=t),
+    "ScaleByShampoo": lambda t: mx.ScaleByShampoo(eps=0.1, precondition_frequency=40, start=1, grafting=t),
     "ScaleBySophia": lambda t: mx.ScaleBySophia(hessian_diagonal_fn=t, update_interval=1),
     "ScaleByAdaHessian": lambda t: mx.ScaleByAdaHessian(hessian_diagonal_fn=t),
     "Process": lambda t: aggregate.Process(mx.Scale(2.0), mx.Scale(0.5), t),

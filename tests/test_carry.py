@@ -200,6 +200,7 @@ RULES = {
     "LARS": mx.LARS(0.1, momentum=0.5),
     "NovoGrad": mx.NovoGrad(0.1, 0.5, 0.5),
     "ADOPT": mx.ADOPT(0.1, b1=0.5, b2=0.5),
+    "CAME": mx.CAME(0.1, 0.5, 0.5, 0.5),
     "OptimisticAdam": mx.OptimisticAdam(0.1, b1=0.5, b2=0.5),
     "Prodigy": mx.Prodigy(betas=(0.5, 0.5)),
     "SM3": mx.SM3(0.1, momentum=0.5),

@@ -413,6 +413,10 @@ def test_init_warns_of_a_learning_rate_below_the_resolution():
     deep = {"embed": p["b"], "blocks": jnp.zeros((2, 3), jnp.bfloat16)}
     with pytest.warns(UserWarning, match="learning rates of 5e-05 to 0.0005 are .* `blocks`, `embed`: .* exceeds 0.25"):
         mx.layerwise_decay(mx.AdamW(5e-3), deep, 0.1, "blocks").init(deep)
+    # A step of Scion has a size of its own.
+    square = {"b": p["b"], "w": jnp.zeros((64, 64), jnp.bfloat16)}
+    with pytest.warns(UserWarning, match=r"steps of about 0.0001525879 to 0.00122\d* are .* `b`, `w`: .* exceeds 0.5"):
+        mx.Scion(scale=5.0).init(square)
     # The claim itself: a step of the learning rate is lost above the bound, and not below it.
     for dtype, rate, bound in ((jnp.bfloat16, 1e-3, 0.5), (jnp.float16, 1e-4, 0.25)):
         above, below = np.nextafter(np.asarray(bound, dtype), np.asarray(2, dtype)), np.asarray(0.99 * bound, dtype)
@@ -428,6 +432,8 @@ def test_init_does_not_warn():
         lambda: mx.AdamW(mx.schedules.Linear(1e-5, 1e-2, 5)),
         lambda: mx.AdamW(jnp.asarray(1e-4)),
         lambda: mx.AdamW(0.0),
+        mx.Scion,
+        lambda: mx.Scion(2.0**-12, scale=jnp.asarray(1.0)),
         lambda: mx.AdamW(1e-2),
         lambda: mx.Masked(mx.AdamW(1e-4), mx.by_path({"f": True, "*": False})),
         lambda: mx.Chain(mx.AdamW(1e-4), mx.Freeze(mx.by_path({"f": False, "*": True}))),

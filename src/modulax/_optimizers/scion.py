@@ -102,8 +102,20 @@ class Scion(AbstractOptimizer):
         del state
         return Effect(warnings=names_that_deny(self, self.roles, tree))
 
+    def sizes_of(self, tree: Params) -> list[float | None]:
+        """Return about the size of the entries of each update for a learning rate of 1; None if it is not known.
+
+        Args:
+            tree: the parameters, or anything with their shapes.
+        """
+        return self._direction().sizes_of(tree)
+
     def transform(self) -> Chain:
-        direction = ScaleByScion(
+        pull = [AddDecayedWeights(1.0)] if self.constrained else []
+        return Chain(self._direction(), *pull, ScaleByLearningRate(self.learning_rate))
+
+    def _direction(self) -> ScaleByScion:
+        return ScaleByScion(
             self.beta,
             self.scale,
             self.head_scale,
@@ -123,5 +135,3 @@ class Scion(AbstractOptimizer):
             dtype=self.dtype,
             over=self.over,
         )
-        pull = [AddDecayedWeights(1.0)] if self.constrained else []
-        return Chain(direction, *pull, ScaleByLearningRate(self.learning_rate))

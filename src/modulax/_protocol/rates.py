@@ -24,6 +24,7 @@ class Rate(NamedTuple):
         sign: 1.0 if the updates are against the gradient for a positive product, -1.0 if they are in its direction, and
             0.0 where the rule doesn't tell, which may negate or leave that to a factor of -1.
         is_fine: whether steps below the spacing of a low-precision parameter add up.
+        size: about the size of the entries of an update for a learning rate of 1; None if it is not known.
         keys: the keys of the parts that lead to the rule, or to the optimizer that it is in.
         inside: those inside that optimizer.
         patterns: the pattern of each multiplier that follows; None for one that the parameter has without a pattern.
@@ -33,6 +34,7 @@ class Rate(NamedTuple):
     factors: tuple[Any, ...] = ()
     sign: float = 1.0
     is_fine: bool = False
+    size: float | None = 1.0
     keys: Names = ()
     inside: Names = ()
     patterns: tuple[str | None, ...] = ()
@@ -124,6 +126,8 @@ def _after(transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | Non
     effect = transform._effect(tree, state)
     if effect.factors is not None:
         rates = [rate and rate.times(x) for rate, x in zip(rates, effect.factors, strict=True)]
+    if hasattr(transform, "sizes_of"):
+        rates = [rate and rate._replace(size=x) for rate, x in zip(rates, transform.sizes_of(tree), strict=True)]
     if hasattr(transform, "patterns_of"):
         rates = [rate and rate.of(x) for rate, x in zip(rates, transform.patterns_of(tree), strict=True)]
     if effect.frozen is not None:

@@ -1,9 +1,9 @@
 """Learning rates that no run can have, or that low-precision parameters round away: warnings of `init`.
 
 Between `2**k` and `2**(k + 1)`, the numbers of a dtype are `2**k * eps` apart, and a step below half of that changes no
-parameter. The learning rate, with the factors that follow, is taken for the size of a step, as in Adam. It is compared
-if all of them are numbers on the host or schedules of the step, of which the peaks count; an array on a device is not
-read.
+parameter. The learning rate, with the factors that follow, is taken for the size of a step, as in Adam, unless the
+transform tells its size for a learning rate of 1. It is compared if all of them are numbers on the host or schedules of
+the step, of which the peaks count; an array on a device is not read.
 """
 
 import contextlib
@@ -35,14 +35,15 @@ def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
     leaves = leaves_with_paths(params)
     if not any(is_narrower(p.dtype, jnp.float32) for _, p in leaves):
         return
-    found: dict[Any, dict[str, float]] = {}
+    found: dict[tuple[Any, bool], dict[str, float]] = {}
     for (path, p), rate in zip(leaves, rates_of(transform, params), strict=True):
         size = None if rate is None or rate.is_fine else _smallest(rate)
         if size and is_narrower(p.dtype, jnp.float32) and size < float(jnp.finfo(p.dtype).eps) / 2:
-            found.setdefault(p.dtype, {})[path] = size
-    for dtype, lost in found.items():
+            found.setdefault((p.dtype, rate is not None and rate.size == 1), {})[path] = size
+    for (dtype, is_rate), lost in found.items():
         low, high = min(lost.values()), max(lost.values())
-        what = f"a learning rate of {high:.7g} is" if low == high else f"learning rates of {low:.7g} to {high:.7g} are"
+        one, several = ("a learning rate of", "learning rates of") if is_rate else ("a step of about", "steps of about")
+        what = f"{one} {high:.7g} is" if low == high else f"{several} {low:.7g} to {high:.7g} are"
         bound = 2.0 ** (math.floor(math.log2(2 * high / float(jnp.finfo(dtype).eps))) + 1)
         which = f", {listing(lost)}" if any(lost) else ""
         yield (
@@ -55,6 +56,7 @@ def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
 def _smallest(rate: Rate) -> float | None:
     """The peak of a learning rate over the run, of stacked blocks the smallest one; None if it is not known."""
     size = largest(rate.value)
+    size = None if size is None or rate.size is None else size * rate.size
     for factor in rate.factors:
         sizes = [1.0 if _is_in_state(x) else largest(x) for x in (factor if isinstance(factor, tuple) else (factor,))]
         size = None if size is None or None in sizes else size * min(filter(None, sizes), default=0.0)

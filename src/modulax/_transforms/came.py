@@ -24,7 +24,7 @@ class ScaleByCAMEState(AbstractState):
     a vector, `v` is the second moment, and the others are None.
     """
 
-    mu: PyTree = like_params(moment=1.0)
+    mu: PyTree
     v_row: PyTree = like_params(nonnegative=True)
     v_col: PyTree = like_params(nonnegative=True)
     v: PyTree = like_params(nonnegative=True)

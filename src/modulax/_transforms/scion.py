@@ -12,6 +12,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, choice, number, numbers
 from .._protocol.schedule_values import resolve
+from .._protocol.small_steps import largest
 from .._protocol.transform import AbstractTransform, Clock
 from .._roles.find import as_roles
 from .._roles.role import AbstractRole
@@ -122,6 +123,29 @@ class ScaleByScion(AbstractTransform):
             state: the state of this transform.
         """
         return resolve(self, state.count)
+
+    def sizes_of(self, tree: PyTree) -> list[float | None]:
+        """Return about the root mean square of the entries of each update; None for a scale that is not on the host.
+
+        Args:
+            tree: the parameters, or anything with their shapes.
+        """
+        found = []
+        for norm, radius, matrix in self._kinds(tree):
+            given = getattr(self, radius)
+            scale = largest(self.scale if given is None else given)
+            found.append(None if scale is None else scale * self._size(norm, matrix))
+        return found
+
+    def _size(self, norm: str, matrix: Matrix | None) -> float:
+        """The root mean square of the entries of a matrix, or of a vector, whose norm is 1."""
+        if matrix is None or norm == "input":
+            return 1.0
+        rows, columns = matrix.size
+        if norm != "spectral":
+            return 1 / rows
+        columns = min(matrix.blocks or (columns,))
+        return math.sqrt(max(columns / rows, 1.0 if self.clamped else 0.0) / max(rows, columns))
 
     def _momentum(self) -> Ema:
         return Ema(self.beta, debias=False, accumulator_dtype=self.mu_dtype)
