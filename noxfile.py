@@ -264,6 +264,16 @@ def benchmarks(session: nox.Session) -> None:
 
 
 @nox.session
+def optimizers(session: nox.Session) -> None:
+    """Compare 14 optimizers on four small trainings, and write benchmarks/OPTIMIZERS.md; takes more than an hour.
+
+    `-- --folder runs` goes on after an interruption, `-- --only gpt` takes one training, `-- --quick` tries two.
+    """
+    install(session, "benchmarks", "-e", f".{EVERY_EXTRA}")
+    session.run("python", "benchmarks/optimizers.py", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
 def accelerators(session: nox.Session) -> None:
     """Compile steps for TPU and GPU, without either; a row over its bound fails.
 
