@@ -39,13 +39,15 @@ QUICK_COMPILER = {
         )
     )
 }
-# Whole trainings, processes that are killed, and states compared with those of optax: they run with the programs of
-# other libraries.
+# Whole trainings, processes that are killed, and comparisons with optax: they run with the programs of other libraries.
 PROGRAMS = (
     "tests/programs/test_recurrent.py",
     "tests/programs/test_reinforcement_learning.py",
+    "tests/test_checkpoint_optax.py",
+    "tests/test_compat.py",
     "tests/test_compat_chains.py",
     "tests/test_compat_states.py",
+    "tests/test_parity.py",
     "tests/test_sweeps_devices.py",
     "tests/test_training.py",
 )
@@ -132,7 +134,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def libraries(session: nox.Session) -> None:
-    """Programs of NumPyro, Haiku and other libraries that take optax optimizers, with ours; and whole trainings."""
+    """Programs of other libraries that take optax optimizers, with ours; comparisons with optax; whole trainings."""
     install(session, "libraries", "-e", f".{EVERY_EXTRA}")
     environment = ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER)
     session.run(*PYTEST, "tests/libraries", *PROGRAMS, *session.posargs, env=environment)
