@@ -97,6 +97,7 @@ def test_what_it_says(around: Any):
     for inner, remedy in remedies:
         with pytest.warns(mx.LikelyMistake, match=remedy):
             around(inner).init(PARAMS)
+    around(mx.Tiger(1e-3)).init(PARAMS)  # whose `every_k` is no container's
     with pytest.raises(ValueError, match=rf"`{name}\(\.\.\., descends=True\)`"):
         around(mx.Chain(mx.Clip(1.0), mx.from_optax(optax.sgd(0.1))))
     with pytest.raises(ValueError, match=rf"`{name}` compares the updates.* takes those of each example"):

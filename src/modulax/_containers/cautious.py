@@ -204,11 +204,9 @@ class AbstractSignGuided(AbstractContainer):
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del state
-        return (
-            Effect(warnings=list(self._mistakes()), notes=list(self._notes(tree)))
-            if jtu.tree_leaves(tree)
-            else Effect()
-        )
+        if not jtu.tree_leaves(tree):
+            return Effect()
+        return Effect(warnings=list(self._mistakes()), notes=list(self._notes(tree)))
 
     def _compared(self) -> AbstractTransform:
         return self.inner if self.descends is not None else _compared(self.inner)
@@ -217,7 +215,7 @@ class AbstractSignGuided(AbstractContainer):
         name, compared = type(self).__name__, self._compared()
         yield from mistakes_around(name, compared)
         for x in everything_in(compared):
-            if hasattr(x, "every_k"):
+            if isinstance(x, AbstractContainer) and hasattr(x, "every_k"):
                 other = type(x).__name__
                 yield (
                     f"`{name}` doesn't see what `{other}` accumulates, and compares its steps with the last gradient. "
@@ -254,8 +252,8 @@ class Cautious(AbstractSignGuided):
     These two are the same: in an optimizer or a chain, the direction is masked before the weight decay, learning rate
     and multipliers at its end, so that decoupled weight decay reaches every entry. In any other optimizer, such as
     `Muon`, whose parts have different learning rates, the whole step is masked and the weight decay with it; `describe`
-    says which. Put `Cautious` around the optimizer itself, inside of what accumulates gradients or averages parameters:
-    `MultiSteps(Cautious(AdamW(1e-3)), 4)`.
+    says which. Put `Cautious` around the optimizer itself, and what accumulates gradients or averages parameters
+    around `Cautious`: `MultiSteps(Cautious(AdamW(1e-3)), 4)`.
 
     For cautious weight decay see `AddDecayedWeights`. `CautiousAdamW` and `CautiousLion` have the defaults of the
     authors.

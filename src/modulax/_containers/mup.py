@@ -111,7 +111,8 @@ def mup(
     check_optimizer("mup(optimizer, params, base_params)", optimizer, params, base_params)
     refuse_multipliers("mup", optimizer, "mup({}, ...)[0]")
     leaves = _compared(params, base_params, layout)
-    check_option("mup", "like", like or "adam", ("adam", "sgd"))
+    if like is not None:
+        check_option("mup", "like", like, ("adam", "sgd"))
     likes = _columns(optimizer, shapes_of(params), leaves) if like is None else dict.fromkeys(leaves, like)
     rates = {names: _rate(leaf, likes[names]) for names, leaf in leaves.items()}
     scales = iter([_initial_scale(names, leaves) for names in leaves])
