@@ -91,9 +91,10 @@ def _has_multiplier(transform: Any) -> bool:
 
 def _multiplied(now: Any, state: Any) -> Iterator[Metric]:
     """Yield the learning rates that a multiplier chose by pattern, each once, where all numbers are known."""
-    tree = _params_in(state)
     try:
-        rates = rates_by_pattern(now, state) if tree is None else rates_of(now, tree, state)
+        # Without the parameters, where they would tell nothing: of many arrays, each takes its time.
+        if not (rates := rates_by_pattern(now, state)) and (tree := _params_in(state)) is not None:
+            rates = rates_of(now, tree, state)
     except ValueError:  # moments may have other shapes than the parameters, by which a mask looks for these
         return
     found: dict[tuple[Names, Names], dict[Names, Any]] = {}
