@@ -18,9 +18,9 @@ from ._comparison_plot import plot_comparison
 from ._panels import REDUCTIONS
 from ._results import Results
 from ._run import Experiment, Settings, checked_key, train_all
-from ._spaces import AbstractSpace, check_spaces, seed_of, unit_points
+from ._spaces import AbstractSpace, check_spaces, drawn, seed_of
 from ._statistics import Interval, best_of, intervals
-from ._sweep import Sweep, check_optimizer, combined, concat
+from ._sweep import Sweep, check_optimizer, concat
 from ._training import Train, Trainable
 
 _REDUCTIONS = ("mean", "median")
@@ -50,9 +50,7 @@ class SearchSpace:
         """Return `n` optimizers and the quantile of each hyperparameter; a single one if there is nothing to tune."""
         if not self.spaces:
             return Sweep([self.optimizer]), np.zeros((1, 0))
-        at = unit_points(key, n, len(self.spaces), "sobol" if len(self.spaces) > 1 else "random")
-        rows = [[space.at(u) for space, u in zip(self.spaces.values(), row, strict=True)] for row in at.tolist()]
-        return combined("sweeps.SearchSpace", self.optimizer, self.spaces, rows), at
+        return drawn("sweeps.SearchSpace", key, self.optimizer, n, self.spaces)
 
     def edges(self, at: np.ndarray, best: int) -> dict[str, bool]:
         """The hyperparameters of which no larger value was tried than that of the best member (True), or no smaller."""
@@ -140,7 +138,7 @@ class Comparison:
             name: the name of an optimizer.
         """
         self._index(name)
-        costs, reported = (_costs(self.search, metric, self.mode)[:, 0] for metric in (self.metric, self.test))
+        costs, reported = (self.search._costs(metric, mode=self.mode) for metric in (self.metric, self.test))
         finite = reported[np.isfinite(reported)]
         reported = np.where(np.isfinite(reported), reported, finite.max() if finite.size else np.nan)
         found = best_of(costs[self.members[name]], reported[self.members[name]])
@@ -308,11 +306,11 @@ def compare(
             experiment.results().scores(name, mode=mode)  # an error if there is no such metric
         return train_all(experiment, Settings(chunk, memory, None if folder is None else Path(folder) / what, progress))
 
-    drawn = {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()}
-    search = trained({name: sweep for name, (sweep, _) in drawn.items()}, "search", of_search, 1)
+    found = {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()}
+    search = trained({name: sweep for name, (sweep, _) in found.items()}, "search", of_search, 1)
     metric = search._metric(metric)[0]
     test = metric if test is None else test
-    quantiles = {name: at for name, (_, at) in drawn.items()}
+    quantiles = {name: at for name, (_, at) in found.items()}
     members = _places({name: len(at) for name, at in quantiles.items()})
     edges = _edges(spaces, search, members, quantiles, metric, mode)
     if extend and (more := _extensions(spaces, edges, of_search, -(-budget // 2))):
@@ -320,7 +318,7 @@ def compare(
         search, members = _joined(search, members, extension, {name: len(at) for name, (_, at) in more.items()})
         quantiles |= {name: np.concatenate([quantiles[name], at]) for name, (_, at) in more.items()}
         edges = _edges(spaces, search, members, quantiles, metric, mode)
-    costs = _costs(search, metric, mode)[:, 0]
+    costs = search._costs(metric, mode=mode)
     members = {name: sorted(places, key=lambda i: (costs[i], i)) for name, places in members.items()}
     chosen = {name: search.sweep[places[:1]] for name, places in members.items()}
     results = trained(chosen, "seeds", of_seeds, seeds)
@@ -370,7 +368,7 @@ def _edges(
     mode: str,
 ) -> dict[str, dict[str, bool]]:
     """The hyperparameters of each name whose best value is at an edge, and whether at the upper one."""
-    costs = _costs(search, metric, mode)[:, 0]
+    costs = search._costs(metric, mode=mode)
     return {name: space.edges(quantiles[name], int(costs[members[name]].argmin())) for name, space in spaces.items()}
 
 
@@ -389,11 +387,7 @@ def _joined(
     places = _places(counts, first=len(search.sweep))
     joined = dataclasses.replace(
         search,
-        sweep=Sweep(
-            [*search.sweep, *more.sweep],
-            search.sweep.names | more.sweep.names,
-            [*search.sweep.labels, *more.sweep.labels],
-        ),
+        sweep=concat([search.sweep, more.sweep]),
         metrics=jax.tree.map(lambda *xs: np.concatenate(xs), search.metrics, more.metrics),
         diverged=np.concatenate([search.diverged, more.diverged]),
         segments=np.concatenate([search.segments, more.segments]),

@@ -202,7 +202,7 @@ def seed_of(key: PRNGKeyArray, fold: int = 0) -> list[int]:
     return [int(x) for x in np.asarray(bits).ravel()]
 
 
-def unit_points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
+def _points(key: PRNGKeyArray, n: int, dimensions: int, sampler: str) -> np.ndarray:
     """Points in the unit cube: independent ones (`"random"`), or a scrambled Sobol sequence (`"sobol"`)."""
     generator = np.random.default_rng(seed_of(key))
     if sampler == "random":
@@ -237,8 +237,29 @@ def sample(
     check_optimizer("sweeps.sample", optimizer)
     check_integer("sweeps.sample", "n", n)
     check_spaces("sweeps.sample", spaces)
+    return drawn("sweeps.sample", key, optimizer, n, spaces, sampler)[0]
+
+
+def drawn(
+    function: str,
+    key: PRNGKeyArray,
+    optimizer: AbstractTransform,
+    n: int,
+    spaces: dict[str, AbstractSpace],
+    sampler: str | None = None,
+) -> tuple[Sweep, np.ndarray]:
+    """Return `n` optimizers with hyperparameters drawn from spaces, and the quantiles, `[member, hyperparameter]`.
+
+    Args:
+        function: the function that the user called, for error messages.
+        key: as in `sample`.
+        optimizer: as in `sample`.
+        n: as in `sample`.
+        spaces: as in `sample`.
+        sampler: as in `sample`.
+    """
     sampler = ("sobol" if len(spaces) > 1 else "random") if sampler is None else sampler
-    check_option("sweeps.sample", "sampler", sampler, ("random", "sobol"))
-    points = unit_points(key, n, len(spaces), sampler).tolist()
-    rows = [[space.at(u) for space, u in zip(spaces.values(), point, strict=True)] for point in points]
-    return combined("sweeps.sample", optimizer, spaces, rows)
+    check_option(function, "sampler", sampler, ("random", "sobol"))
+    points = _points(key, n, len(spaces), sampler)
+    rows = [[space.at(u) for space, u in zip(spaces.values(), point, strict=True)] for point in points.tolist()]
+    return combined(function, optimizer, spaces, rows), points
