@@ -228,16 +228,11 @@ class AbstractHyperparameters(AbstractModule):
 
     def _is_immutable(self, name: str) -> str:
         remedy = f"Write `optimizer = optimizer.replace({name}=...)`."
-        variables = jtu.tree_leaves_with_path(self.__dict__.get(name), is_leaf=_is_variable)
-        if variables and _is_variable(variables[0][1]):  # of `modulax.nnx.Optimizer`
+        variables = jtu.tree_leaves_with_path(self.__dict__.get(name), is_leaf=is_variable)
+        if variables and is_variable(variables[0][1]):  # of `modulax.nnx.Optimizer`
             listed = listing(f"optimizer.hyperparameters.{name}{jtu.keystr(path)}[...] = ..." for path, _ in variables)
             remedy = f"Assign to the variable: {listed}."
         return f"{super()._is_immutable(name)} {remedy}"
-
-
-def _is_variable(x: Any) -> bool:
-    """Whether a node is a variable of NNX, which is never imported here."""
-    return hasattr(type(x), "set_value")
 
 
 def _frozen_like(new: Any, old: Any, changed: Iterable[Path]) -> Any:

@@ -285,7 +285,7 @@ def applies_to(rule: Any, tree: PyTree) -> list[bool]:
 
 
 def is_flag(x: Any) -> bool:
-    """Whether what `where` returns for a leaf says whether the rule applies, and is no number for it."""
+    """Whether a value that `where` returns is a boolean, and not a number for the leaf."""
     return isinstance(x, (bool, np.bool_))
 
 

@@ -3,7 +3,7 @@
 `describe` shows it, `metrics` logs it, and `init` compares it with the spacing of low-precision parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import jax.tree_util as jtu
@@ -142,7 +142,7 @@ def _after_all(transform: Any, state: Any, rates: list[Rate] | None, place: _Pla
         below = place.below(transform).at(part.key)
         if part.receives is None:
             rates = _after_all(part.transform, part.state, rates, below)
-        elif any(map(_changes_rates, _everything_in(part.transform))):
+        elif _changes_rates(part.transform):
             rates = None
     if not parts and (own := _own_rate(transform, place)):
         rates = [own]
@@ -172,15 +172,11 @@ def is_optimizer(transform: Any) -> bool:
 
 
 def _changes_rates(transform: Any) -> bool:
+    """Whether a transform, or one inside it, has a learning rate, a factor, or frozen parameters."""
     effect = transform._effect(())
     has_rate = getattr(transform, "learning_rate", None) is not None
-    return has_rate or effect.factors is not None or effect.frozen is not None
-
-
-def _everything_in(transform: Any) -> Iterator[Any]:
-    yield transform
-    for part in transform.each_part():
-        yield from _everything_in(part.transform)
+    is_one = has_rate or effect.factors is not None or effect.frozen is not None
+    return is_one or any(_changes_rates(part.transform) for part in transform.each_part())
 
 
 _SIGNS = {True: 1.0, False: -1.0, None: 0.0}

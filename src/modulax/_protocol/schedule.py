@@ -20,6 +20,7 @@ from .._support.module import with_fields
 from .._support.plotting import pyplot
 from .._support.tracing import call_user, is_tracing
 from .._support.types import ARRAY_TYPES, ScheduleFunction, State
+from .._support.variables import is_variable
 from .hyperparameters import AbstractHyperparameters, as_scalar, format_value, numeric_field
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -138,7 +139,7 @@ class AbstractSchedule(AbstractArithmetic):
         return hash((treedef, *(np.asarray(x).tobytes() if isinstance(x, ARRAY_TYPES) else x for x in leaves)))
 
     def __setitem__(self, key: Any, value: Any) -> None:  # as to a number in `modulax.nnx.Optimizer`, a variable
-        paths = [path for path, _ in jtu.tree_leaves_with_path(self, is_leaf=lambda x: hasattr(type(x), "set_value"))]
+        paths = [path for path, _ in jtu.tree_leaves_with_path(self, is_leaf=is_variable)]
         raise TypeError(
             f"`{type(self).__name__}` is a schedule, which can't be assigned to like an array. In "
             f"`modulax.nnx.Optimizer`, assign to one of its numbers: "

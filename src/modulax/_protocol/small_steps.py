@@ -21,7 +21,7 @@ from ..tree._paths import leaves_with_paths
 from .hyperparameters import AbstractHyperparameters
 from .masks import select
 from .over_steps import values_over_steps
-from .rates import Rate, parts_over_run, rates_of
+from .rates import Rate, is_optimizer, parts_over_run, rates_of
 from .schedule import AbstractSchedule, is_schedule, title
 
 
@@ -158,6 +158,6 @@ def not_numbers(transform: Any) -> Iterator[str]:
         values = None if isinstance(value, AbstractSchedule) else _values(value)
         if values is not None and np.isnan(values):
             yield f"the {name.replace('_', ' ')} of `{type(transform).__name__}` is NaN."
-    if not hasattr(transform, "transform"):  # an optimizer, whose parts have the numbers of its fields
+    if not is_optimizer(transform):  # whose parts have the numbers of its fields
         for part in transform.each_part():
             yield from not_numbers(part.transform)

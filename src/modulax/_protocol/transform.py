@@ -26,7 +26,7 @@ from .._support.methods import result_is_indexed
 from .._support.module import AbstractState
 from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
-from .._support.variables import without_variables
+from .._support.variables import is_variable, without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._leaves import arrays_of, with_arrays
 from ..tree._math import trainable, zeros_without
@@ -320,8 +320,7 @@ class AbstractTransform(AbstractHyperparameters):
     def __getitem__(self, key: Any) -> Any:
         """Raise an error that says where the value is."""
         start = f"`{type(self).__name__}` cannot be indexed."
-        is_variable = hasattr(type(getattr(self, key, None) if isinstance(key, str) else None), "set_value")
-        if is_variable:  # of NNX
+        if isinstance(key, str) and is_variable(getattr(self, key, None)):
             raise TypeError(f"{start} Its fields are variables: write `optimizer.hyperparameters.{key}[...]`.")
         if isinstance(key, int):  # by which Python unpacks too
             raise TypeError(

@@ -191,17 +191,17 @@ def _by_name(names: Names, n: int) -> int | None:
         words = _words(name)
         if words == ["cls"] and i < len(names) - 1:  # the layers of a classifier, and not a token
             return n + 1
-
-        def has(*patterns: re.Pattern[str], words: Sequence[str] = words) -> bool:
-            return any(pattern.fullmatch(word) for pattern in patterns for word in words)
-
-        if has(_NORM):
-            return 0 if has(_TABLE, _BEFORE) and not has(_HEAD) else n
-        if has(_HEAD) or words[:2] == ["embed", "out"]:
+        if _has(words, _NORM):
+            return 0 if _has(words, _TABLE, _BEFORE) and not _has(words, _HEAD) else n
+        if _has(words, _HEAD) or words[:2] == ["embed", "out"]:
             return n + 1
-        if has(_TABLE, _INPUT):
+        if _has(words, _TABLE, _INPUT):
             return 0
     return None
+
+
+def _has(words: Sequence[str], *patterns: re.Pattern[str]) -> bool:
+    return any(pattern.fullmatch(word) for pattern in patterns for word in words)
 
 
 def _words(name: str) -> list[str]:

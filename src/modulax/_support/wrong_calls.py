@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 
 from .checks import listing, suggestion
 from .optree_nodes import entry_of
+from .variables import is_variable
 
 
 def _vocabulary() -> Any:
@@ -209,26 +210,21 @@ def inside(module: Any, name: str) -> str | None:
     """Say where a Module has a value of this name further inside, and how to read it; None if it has none."""
     found: dict[str, None] = {}
     is_number = False
-    is_variable = False
-    for path, leaf in jtu.tree_leaves_with_path(module, is_leaf=_is_variable):
+    of_nnx = False
+    for path, leaf in jtu.tree_leaves_with_path(module, is_leaf=is_variable):
         names = [str(entry_of(key)) for key in path]
         if name in names:
             found[jtu.keystr(path[: names.index(name) + 1])] = None
             is_number = is_number or names[-1] == name
-            is_variable = is_variable or _is_variable(leaf)
+            of_nnx = of_nnx or is_variable(leaf)
     if not found:
         return None
     what, remedy = type(module)._inside_is_read_by(name)
-    if is_variable:
+    if of_nnx:
         what, remedy = "optimizer.hyperparameters", "Its value is read and assigned by `[...]`."
     elif what == "optimizer" and not is_number:  # a part
         remedy = f"Change it with `replace({name}=...)`."
     return f"It has {listing((what + path for path in found), 4)}. {remedy}"
-
-
-def _is_variable(x: Any) -> bool:
-    """Whether it is a variable of NNX."""
-    return hasattr(type(x), "set_value")
 
 
 def swapped_part(cls: Any, args: tuple[Any, ...]) -> str | None:

@@ -28,13 +28,14 @@ product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 """A matrix product in full precision: on a TPU, products of float32 are rounded to bfloat16 by default."""
 
 
-def largest_entry(x: Array) -> Array:
+def largest_entry(x: Array, axis: int | tuple[int, ...] | None = (-2, -1)) -> Array:
     """Return the largest absolute value of each matrix, or one where it is zero: a constant to divide by.
 
     Args:
         x: matrices.
+        axis: the axes over which it is the largest; None for all.
     """
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=axis, keepdims=True, initial=0.0))
     return jnp.where(largest > 0, largest, jnp.ones_like(largest))
 
 

@@ -24,6 +24,7 @@ from ..tree._math import widened
 from .matrices import Matrix, matrices_of
 from .momentum import Ema, EmaState
 from .muon import ScaleByMuon
+from .outer_products import largest_entry
 from .spread import axis_names, on_auto_axes
 
 NORMS = ("spectral", "sign", "input", "output")
@@ -196,8 +197,7 @@ class ScaleByScion(AbstractTransform):
     def _divided(self, d: Array, axis: int | None, factor: int = 1) -> Array:
         """An array divided by root mean squares along an axis, times a factor."""
         # By the largest entry first, so that no square overflows or underflows.
-        largest = jax.lax.stop_gradient(jnp.max(jnp.abs(d), axis=axis, keepdims=True, initial=0.0))
-        largest = jnp.where(largest > 0, largest, jnp.ones_like(largest))
+        largest = largest_entry(d, axis)
         x = d / largest.astype(d.dtype)
         size = factor * safe_sqrt(jnp.mean(abs_sq(x), axis=axis, keepdims=True))
         eps = jnp.asarray(self.rms_eps).astype(size.dtype) / largest

@@ -67,15 +67,12 @@ class TrainState(train_state.TrainState):
             grads: the gradients.
             **kwargs: extra arguments that the optimizer needs, such as `value=loss`, and new values of other fields.
         """
+        if not kwargs:
+            return super().apply_gradients(grads=grads)
         needed = {name for part in everything_in(self.tx) for name in extra_arguments(part)}
         extra = {name: kwargs.pop(name) for name in needed & kwargs.keys()}
-        if not extra:
-            return super().apply_gradients(grads=grads, **kwargs)
         given = self.replace(tx=_WithArguments(self.tx, extra))
-        return given._stepped(grads, kwargs).replace(tx=self.tx)
-
-    def _stepped(self, grads: Any, fields: Mapping[str, Any]) -> Self:
-        return super().apply_gradients(grads=grads, **fields)
+        return super(TrainState, given).apply_gradients(grads=grads, **kwargs).replace(tx=self.tx)
 
     @property
     def eval_params(self) -> Any:

@@ -31,6 +31,7 @@ from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
 from .._support.flax_nodes import register_class
 from .._support.methods import result_is_indexed
+from .._support.variables import is_variable
 from .._support.wrong_calls import foreign_attribute, meant_by
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
@@ -302,7 +303,7 @@ class Optimizer(nnx.Pytree):
 
 def _variable(fields: AbstractTransform, name: str) -> str | None:
     """The code that reads the variable of a hyperparameter, given its name here or in another library."""
-    for path, _ in jtu.tree_leaves_with_path(fields, is_leaf=_is_variable):
+    for path, _ in jtu.tree_leaves_with_path(fields, is_leaf=is_variable):
         own = key_names(path)[-1]
         if own == name or meant_by(name, [own]):
             return f"optimizer.hyperparameters{jtu.keystr(path)}"
@@ -329,7 +330,7 @@ def _boxed(
     """Put the arrays of a state into variables by name: each field into one, and what has metadata on its own."""
     leaves = named_leaves(state)
     indices = owners(state, params, of_same_shape=True)
-    metadata = [_metadata(variable) for variable in jtu.tree_leaves(variables, is_leaf=_is_variable)]
+    metadata = [_metadata(variable) for variable in jtu.tree_leaves(variables, is_leaf=is_variable)]
     extras = [None if owner is None else metadata[owner] for owner in indices]
     is_single = nnx.optimizer.OptArray(jnp.zeros(())).get_metadata().get("ref", False)  # a `jax.Ref` holds one array
     fields = collections.Counter(names[0] for (names, _), own in zip(leaves, extras, strict=True) if names and not own)
@@ -351,10 +352,6 @@ def _boxed(
         return nnx.optimizer.OptVariable(x, **own)
 
     return structure, {name: box(x, of_variables[name]) for name, x in structure.values(state).items()}
-
-
-def _is_variable(x: Any) -> bool:
-    return isinstance(x, nnx.Variable)
 
 
 def _metadata(parameter: nnx.Variable) -> dict[str, Any] | None:
