@@ -14,7 +14,7 @@ import modulax as mx
 from modulax import schedules
 
 from .oracles.problem import NOISE, START, STEPS, gradient
-from .test_released_first_order import frozen
+from .released import algorithms_of, distances, settings_of
 
 pytestmark = pytest.mark.usefixtures("x64")
 MARS = (0.1, 0.8, 0.9, 1e-3)
@@ -187,15 +187,11 @@ def points_of(name: str, transform: Any) -> Any:
 def test_as_in_the_released_code(group: str):
     transforms = {name: make() for name, make in GROUPS[group].items()}
     ours = jax.jit(lambda ts: {name: points_of(name, t) for name, t in ts.items()})(transforms)
-    found = {}
-    for name, points in ours.items():
-        theirs = {n: frozen()[f"{name}/{n}"] for n in START}
-        found[name] = float(max(np.max(np.abs(points[n] - w)) / np.max(np.abs(w)) for n, w in theirs.items()))
+    found = distances("first_order", ours)
     assert {name: f"{distance:.2g}" for name, distance in found.items() if not distance <= 1e-12} == {}
 
 
 def test_no_setting_is_left_out():
     """Every setting of a compared algorithm is compared."""
     compared = {name for cases in GROUPS.values() for name in cases}
-    algorithms = {name.partition("/")[0] for name in compared}
-    assert compared == {key.rpartition("/")[0] for key in frozen() if key.partition("/")[0] in algorithms}
+    assert compared == settings_of("first_order", algorithms_of(compared))

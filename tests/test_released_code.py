@@ -1,6 +1,5 @@
 """The trajectories of the authors' released code, frozen in `tests/oracles/`, and ours."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,9 +11,9 @@ import pytest
 
 import modulax as mx
 
-from .oracles import FROZEN
 from .oracles.ledger import DEPARTURES, RELEASED
 from .oracles.problem import NOISE, SAMPLED, START, STEPS, gradient, loss
+from .released import algorithms_of, distances, frozen
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -231,32 +230,21 @@ def trajectory(case: Case, transform: Any) -> Any:
     return jax.lax.scan(body, (start, transform.init(start)), (NOISE, SAMPLED))[1]
 
 
-@functools.cache
-def frozen() -> dict[str, Any]:
-    with np.load(FROZEN) as data:
-        return dict(data)
-
-
-def distances(cases: dict[str, Case]) -> dict[str, float]:
-    """The largest distances from the frozen trajectories, as fractions of the largest parameter."""
+def distances_of(cases: dict[str, Case]) -> dict[str, float]:
+    """The largest distances from the frozen trajectories, as fractions of the largest entry of the array."""
     transforms = {name: case.make() for name, case in cases.items()}
     ours = jax.jit(lambda ts: {name: trajectory(case, ts[name]) for name, case in cases.items()})(transforms)
-    found = {}
-    for name, trajectories in ours.items():
-        theirs = {array: frozen()[f"{name}/{array}"] for array in START}
-        each = [np.max(np.abs(points - theirs[n])) / np.max(np.abs(theirs[n])) for n, points in trajectories.items()]
-        found[name] = float(np.max(each))
-    return found
+    return distances("trajectories", ours)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str):
-    found = distances(GROUPS[group])
+    found = distances_of(GROUPS[group])
     assert {name: distance for name, distance in found.items() if not distance <= 1e-12} == {}
 
 
 def test_departures_from_the_released_code():
-    found = distances({name: Case(make) for name, make in APART.items()})
+    found = distances_of({name: Case(make) for name, make in APART.items()})
     for departure in DEPARTURES:
         np.testing.assert_allclose(found[departure.trajectory], departure.distance, rtol=0.1, err_msg=departure.subject)
 
@@ -265,8 +253,8 @@ def test_nothing_is_left_out():
     """Every frozen trajectory is compared, every departure is shown, and every algorithm has two settings and a row."""
     compared = {name for cases in GROUPS.values() for name in cases}
     assert [d.trajectory for d in DEPARTURES] == list(APART)
-    assert {key.rpartition("/")[0] for key in frozen()} == compared | APART.keys()
+    assert {key.rpartition("/")[0] for key in frozen("trajectories")} == compared | APART.keys()
     algorithms = [name for row in RELEASED for name in row.names.split(", ")]
     assert {f"{name}/{settings}" for name in algorithms for settings in ("default", "all")} <= compared
-    assert {name.partition("/")[0] for name in compared} == {*algorithms}
-    assert all(points.shape[0] == STEPS for points in frozen().values())
+    assert algorithms_of(compared) == {*algorithms}
+    assert all(points.shape[0] == STEPS for points in frozen("trajectories").values())

@@ -21,7 +21,8 @@ from modulax._transforms import apollo, hessian_diagonal
 from .oracles.first_order_problem import CONVOLUTION, LAYERS, MATRICES, STEPS, Problem, coupled_loss
 from .oracles.ledger import CURVATURE
 from .oracles.problem import SAMPLED
-from .test_released_first_order import SMALL, frozen
+from .released import algorithms_of, distances, frozen, settings_of
+from .test_released_first_order import SMALL
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -101,7 +102,7 @@ def adahessian(**more: Any) -> Any:
 
 def projections_of(refresh: Any, raw: Any, like: Sequence[Any]) -> Any:
     """The numbers that the released code was given in place of drawn ones, by array in the order of JAX."""
-    tables = [jnp.asarray(frozen()[f"draws/Apollo/{n}"])[refresh] for n in ("square", "tall", "wide")]
+    tables = [jnp.asarray(frozen("first_order")[f"draws/Apollo/{n}"])[refresh] for n in ("square", "tall", "wide")]
     return raw, [table[:, : x.shape[1]] for table, x in zip(tables, like, strict=True)]
 
 
@@ -184,7 +185,7 @@ def trajectory(case: Case, transform: Any) -> Any:
         "step": np.arange(STEPS),
         "noise": case.problem.noise,
         "sampled": SAMPLED,
-        "signs": frozen()["draws/AdaHessian"],
+        "signs": frozen("first_order")["draws/AdaHessian"],
     }
     return jax.lax.scan(body, (start, transform.init(start)), steps)[1]
 
@@ -194,16 +195,13 @@ def test_as_in_the_released_code(group: str):
     cases = GROUPS[group]
     transforms = {name: case.make() for name, case in cases.items()}
     ours = jax.jit(lambda ts: {name: trajectory(case, ts[name]) for name, case in cases.items()})(transforms)
-    for name, case in cases.items():
-        for n in case.problem.start:
-            theirs = frozen()[f"{name}/{n}"]
-            distance = np.max(np.abs(ours[name][n] - theirs)) / np.max(np.abs(theirs))
-            assert distance <= 1e-12, f"{name}, {n}: {distance:.2g}"
+    found = distances("first_order", ours)
+    assert {name: distance for name, distance in found.items() if not distance <= 1e-12} == {}
 
 
 def test_no_setting_is_left_out():
     """Every setting of a compared algorithm is compared, and the algorithm has a row in the ledger."""
     compared = {name for cases in GROUPS.values() for name in cases}
-    algorithms = {name.partition("/")[0] for name in compared}
-    assert compared == {key.rpartition("/")[0] for key in frozen() if key.partition("/")[0] in algorithms}
+    algorithms = algorithms_of(compared)
+    assert compared == settings_of("first_order", algorithms)
     assert algorithms == {name for row in CURVATURE for name in row.names.split(", ")}

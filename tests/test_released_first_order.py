@@ -3,9 +3,7 @@
 `GROUPS` has the cases of each algorithm, by the names in that file.
 """
 
-import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +17,8 @@ import modulax as mx
 from .oracles import problem
 from .oracles.first_order_problem import KERAS, STEPS, Problem
 from .oracles.ledger import FIRST_ORDER
+from .released import algorithms_of, distances, settings_of
 
-FROZEN = Path(__file__).parent / "oracles" / "first_order.npz"
 SMALL = Problem(problem.START, problem.CURVATURE, problem.MINIMUM, problem.NOISE)
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -164,33 +162,18 @@ def trajectory(case: Case, transform: Any) -> Any:
     return jax.lax.scan(body, (start, transform.init(start)), (case.problem.noise, firsts))[1]
 
 
-@functools.cache
-def frozen() -> dict[str, Any]:
-    with np.load(FROZEN) as data:
-        return dict(data)
-
-
-def distances(cases: dict[str, Case]) -> dict[str, float]:
-    """The largest distances from the frozen trajectories, as fractions of the largest entry of the array."""
-    transforms = {name: case.make() for name, case in cases.items()}
-    ours = jax.jit(lambda ts: {name: trajectory(case, ts[name]) for name, case in cases.items()})(transforms)
-    found = {}
-    for name, trajectories in ours.items():
-        theirs = {n: frozen()[f"{name}/{n}"] for n in trajectories}
-        each = [np.max(np.abs(points - theirs[n])) / np.max(np.abs(theirs[n])) for n, points in trajectories.items()]
-        found[name] = float(np.max(each))
-    return found
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str):
-    found = distances(GROUPS[group])
+    cases = GROUPS[group]
+    transforms = {name: case.make() for name, case in cases.items()}
+    ours = jax.jit(lambda ts: {name: trajectory(case, ts[name]) for name, case in cases.items()})(transforms)
+    found = distances("first_order", ours)
     assert {name: distance for name, distance in found.items() if not distance <= 1e-12} == {}
 
 
 def test_no_setting_is_left_out():
     """Every setting of a compared algorithm is compared, and the algorithm has a row in the ledger."""
     compared = {name for cases in GROUPS.values() for name in cases}
-    algorithms = {name.partition("/")[0] for name in compared}
-    assert compared == {key.rpartition("/")[0] for key in frozen() if key.partition("/")[0] in algorithms}
+    algorithms = algorithms_of(compared)
+    assert compared == settings_of("first_order", algorithms)
     assert algorithms == {name for row in FIRST_ORDER for name in row.names.split(", ")}

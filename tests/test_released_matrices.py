@@ -1,8 +1,6 @@
 """The trajectories of released code of optimizers of matrices, frozen in `tests/oracles/matrices.npz`, and ours."""
 
-import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,8 +14,8 @@ import modulax as mx
 from modulax import linalg, schedules
 
 from .oracles.matrix_problem import NOISE, START, gradient
+from .released import distances, frozen
 
-FROZEN = Path(__file__).parent / "oracles" / "matrices.npz"
 MATRICES = ("w1", "w2")
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -220,7 +218,7 @@ GROUPS: dict[str, dict[str, Case]] = {
 
 def with_factor(table: str, factor: float) -> np.ndarray:
     """A table of coefficients with a factor of the norm in its first row."""
-    triples = frozen()[f"coefficients/{table}"].copy()
+    triples = frozen("matrices")[f"coefficients/{table}"].copy()
     triples[0] /= factor ** np.array([1, 3, 5])
     return triples
 
@@ -238,7 +236,8 @@ def with_drawn_bases(state: Any) -> Any:
     """A state with the random numbers that the released code of Dion was given."""
 
     def drawn(x: Any) -> Any:
-        bases = {n: frozen()[f"draws/Dion/{n}"][: x.basis[n].shape[0], : x.basis[n].shape[1]] for n in MATRICES}
+        tables = {n: frozen("matrices")[f"draws/Dion/{n}"] for n in MATRICES}
+        bases = {n: table[: x.basis[n].shape[0], : x.basis[n].shape[1]] for n, table in tables.items()}
         return eqx.tree_at(lambda y: [y.basis[n] for n in MATRICES], x, [jnp.asarray(b) for b in bases.values()])
 
     return jtu.tree_map(lambda x: drawn(x) if _is_dion(x) else x, state, is_leaf=_is_dion)
@@ -246,7 +245,7 @@ def with_drawn_bases(state: Any) -> Any:
 
 def drawn_by_kron(self: Any, state: Any, like: Any) -> Any:
     """The random numbers that the released code of Kron was given, and the step in which its generator balances."""
-    tables = [jnp.asarray(frozen()[f"draws/Kron/{n}"]) for n in START]
+    tables = [jnp.asarray(frozen("matrices")[f"draws/Kron/{n}"]) for n in START]
     return state.count == 19, [t[state.count].reshape(x.shape) for t, x in zip(tables, like, strict=True)]
 
 
@@ -264,23 +263,14 @@ def trajectory(name: str, transform: Any) -> Any:
     return jax.lax.scan(body, (start, with_drawn_bases(transform.init(start))), NOISE)[1]
 
 
-@functools.cache
-def frozen() -> dict[str, Any]:
-    with np.load(FROZEN) as data:
-        return dict(data)
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mx.ScaleByKron, "_drawn", drawn_by_kron)
     cases = GROUPS[group]
     transforms = {name: case.make() for name, case in cases.items()}
     ours = jax.jit(lambda ts: {name: trajectory(name, ts[name]) for name in cases})(transforms)
-    for name, case in cases.items():
-        for n in case.arrays:
-            theirs = frozen()[f"{name}/{n}"]
-            distance = np.max(np.abs(ours[name][n] - theirs)) / np.max(np.abs(theirs))
-            assert distance <= 1e-10, f"{name}, {n}: {distance:.2g}"
+    found = distances("matrices", {name: {n: ours[name][n] for n in case.arrays} for name, case in cases.items()})
+    assert {name: distance for name, distance in found.items() if not distance <= 1e-10} == {}
 
 
 @pytest.mark.parametrize(

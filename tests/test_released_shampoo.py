@@ -1,7 +1,6 @@
 """SOAP and Shampoo against trajectories of released code, frozen in `tests/oracles/matrices.npz`."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,9 +13,9 @@ import modulax as mx
 from modulax._transforms.outer_products import inverse_root
 
 from .oracles.matrix_problem import NOISE, START, STEPS, gradient
+from .released import frozen
 
 pytestmark = pytest.mark.usefixtures("x64")
-FROZEN = np.load(Path(__file__).with_name("oracles") / "matrices.npz")
 
 
 class FilteredAdam(mx.AbstractLeafwise[mx.states.ScaleByAdamState]):
@@ -76,7 +75,7 @@ def trajectory(optimizer: Any) -> Any:
 def test_trajectories_are_those_of_released_code(name: str):
     points = jax.jit(lambda: trajectory(CASES[name]()))()
     for array, found in points.items():
-        np.testing.assert_allclose(found, FROZEN[f"{name}/{array}"], rtol=1e-9, atol=1e-10, err_msg=array)
+        np.testing.assert_allclose(found, frozen("matrices")[f"{name}/{array}"], rtol=1e-9, atol=1e-10, err_msg=array)
 
 
 LOW_RANK = {
