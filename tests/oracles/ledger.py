@@ -96,7 +96,12 @@ RELEASED = (
 
 # Compared by `tests/test_released_first_order.py`.
 FIRST_ORDER = (
-    Released("LaProp", "Z-T-WANG/LaProp-Optimizer, laprop.py", "a419916505bf"),
+    Released(
+        "LaProp",
+        "Z-T-WANG/LaProp-Optimizer, laprop.py",
+        "a419916505bf",
+        "with a learning rate of zero, theirs makes a step of the momentum, and ours none",
+    ),
     Released(
         "LaProp",
         "huggingface/pytorch-image-models, timm/optim/laprop.py",
@@ -118,7 +123,7 @@ FIRST_ORDER = (
         "keras, torch backend",
         "3.15.1",
         "`l1`, `l2` and `l2_shrinkage` are `l1_regularization_strength`, `l2_regularization_strength` and "
-        "`l2_shrinkage_regularization_strength`",
+        "`l2_shrinkage_regularization_strength`; a constant learning rate, because theirs shrinks parameters with it",
     ),
     Released(
         "ASGD",
