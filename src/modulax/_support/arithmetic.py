@@ -164,6 +164,13 @@ def _safe_sqrt_jvp(primals, tangents):
     return y, jnp.where(positive, dx / (2 * jnp.where(positive, y, 1)), jnp.zeros_like(dx))
 
 
+def safe_power(x: Array, exponent: ArrayLike) -> Array:
+    """Compute a power of nonnegative numbers with an exponent from zero on, with derivative zero at zero."""
+    positive = x > 0
+    at_zero = jnp.where(jnp.asarray(exponent) == 0, 1, 0).astype(x.dtype)
+    return jnp.where(positive, jnp.where(positive, x, 1) ** exponent, at_zero)
+
+
 _RANKS = (np.bool_, np.integer, np.floating, np.complexfloating)
 
 

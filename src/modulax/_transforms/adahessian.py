@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, PyTree
+from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, number, required_number
 from .._protocol.transform import AbstractTransform, Clock
 from .._roles.role import AbstractRole
-from .._support.arithmetic import abs_sq, moment, second_moment_like, zeros_in
+from .._support.arithmetic import abs_sq, moment, safe_power, second_moment_like, zeros_in
 from .._support.checks import DECAY, FRACTION
 from .._support.module import AbstractState, counter, like_params, nested, shared
 from .._support.types import Count, Params, Shared, State, Updates
@@ -156,11 +156,5 @@ class _Direction(AbstractOverBlocks[_DirectionState]):
     def update_leaf(self, now, g, s, p):
         del p
         mu = moment(self.b1, s.mu, g, now.c1)
-        denominator = self.eps + self._power(s.nu / now.bias2)
+        denominator = self.eps + safe_power(s.nu / now.bias2, self.hessian_power / 2)
         return mu / now.bias1 / spread_over(denominator, g.shape), _DirectionState(mu=mu, nu=s.nu)
-
-    def _power(self, nu: Array) -> Array:
-        # The derivative of a power is infinite at zero.
-        positive = nu > 0
-        at_zero = jnp.where(self.hessian_power > 0, 0.0, 1.0).astype(nu.dtype)
-        return jnp.where(positive, jnp.where(positive, nu, 1) ** (self.hessian_power / 2), at_zero)

@@ -7,7 +7,15 @@ from jaxtyping import Array, Float, PyTree
 
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, at_least_float32, default_float, ratio, second_moment_like, without_infinities
+from .._support.arithmetic import (
+    abs_sq,
+    at_least_float32,
+    default_float,
+    ratio,
+    safe_power,
+    second_moment_like,
+    without_infinities,
+)
 from .._support.checks import NON_NEGATIVE, Requirement
 from .._support.module import AbstractState, counter, like_params, shared
 from .._support.types import Count, Shared
@@ -91,17 +99,10 @@ class ScaleByFTRL(AbstractLeafwise[ScaleByFTRLState]):
         moves, rate, last_rate, _ = now
         # The root of an infinite sum would be infinite too, and the new parameter its quotient.
         squares = without_infinities(s.sum_of_squares + abs_sq(g))
-        h = (self.beta + _power(squares, -self.learning_rate_power)) / rate
-        last_h = (self.beta + _power(s.sum_of_squares, -self.learning_rate_power)) / last_rate
+        h = (self.beta + safe_power(squares, -self.learning_rate_power)) / rate
+        last_h = (self.beta + safe_power(s.sum_of_squares, -self.learning_rate_power)) / last_rate
         z = s.z + (g + (2 * self.l2_shrinkage - (h - last_h)) * p)
         shrunk = jnp.maximum(1 - ratio(self.l1, jnp.abs(z)), 0) * z
         w = -ratio(shrunk, h + 2 * self.l2)  # without a gradient so far, both may be zero
         squares, z = jnp.where(moves, squares, s.sum_of_squares), jnp.where(moves, z, s.z)
         return jnp.where(moves, w - p, 0), ScaleByFTRLState(sum_of_squares=squares, z=z)
-
-
-def _power(x: Array, exponent: Array) -> Array:
-    """A power of a nonnegative number, with a derivative of zero at zero."""
-    positive = x > 0
-    at_zero = jnp.where(exponent == 0, 1, 0).astype(x.dtype)
-    return jnp.where(positive, jnp.where(positive, x, 1) ** exponent, at_zero)
