@@ -13,6 +13,7 @@ nox.options.default_venv_backend = "virtualenv"  # also where uv is there: one w
 nox.options.sessions = ["lint", "typecheck", "tests", "docs"]
 
 ROOT = Path(__file__).parent
+TESTS = ROOT / "tests"
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # Everything is checked on the CPU, so that the answer is the same everywhere. An accelerator is
 # used when the caller asks for it: JAX_PLATFORMS=cuda nox -s benchmarks
@@ -39,17 +40,39 @@ QUICK_COMPILER = {
         )
     )
 }
-# Whole trainings, processes that are killed, and comparisons with optax: they run with the programs of other libraries.
-PROGRAMS = (
-    "tests/programs/test_recurrent.py",
-    "tests/programs/test_reinforcement_learning.py",
-    "tests/test_checkpoint_optax.py",
-    "tests/test_compat.py",
-    "tests/test_compat_chains.py",
-    "tests/test_compat_states.py",
-    "tests/test_parity.py",
-    "tests/test_sweeps_devices.py",
-    "tests/test_training.py",
+# What needs not run at every change. Numbers against published equations, released code, optax and SciPy:
+THOROUGH = (
+    "test_equations*.py",
+    "test_released_*.py",
+    "test_parity.py",
+    "test_compat*.py",
+    "test_with_optax.py",
+    "test_functions.py",
+    "test_losses_*.py",
+    "test_cross_entropy.py",
+    "test_ctc.py",
+    "test_assignment.py",
+    "test_perturbations.py",
+    "test_control_variates.py",
+    "test_estimators.py",
+    "test_projections.py",
+    "test_linear_algebra.py",
+    "test_numerics.py",
+    # Every container around every rule, schedules in every field, states divided over devices:
+    "test_closure.py",
+    "test_own_containers.py",
+    "test_scheduled_numbers.py",
+    "test_meshes.py",
+    "test_many_devices.py",
+    "test_spread.py",
+    "test_sweeps_devices.py",
+    "test_carry.py",
+    "test_checkpoint_optax.py",
+    # Whole trainings:
+    "test_convergence.py",
+    "test_training.py",
+    "programs/test_recurrent.py",
+    "programs/test_reinforcement_learning.py",
 )
 # Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
 # libraries. Numerical results don't, so their tests are left out.
@@ -120,24 +143,37 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The test suite; arguments after `--` go to pytest (`-- -n 0 -k adam`)."""
+    """The tests of every day; arguments after `--` go to pytest (`-- -n 0 -k adam`), and may name any test."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
     if session.posargs:
         session.run(*PYTEST, *session.posargs, env=ENVIRONMENT)
         return
-    # Numerical results may depend on the code that XLA generates. Those of the other tests don't.
-    numbers = [f"tests/{file.name}" for pattern in NUMBERS for file in sorted((ROOT / "tests").glob(pattern))]
-    session.run(*PYTEST, *numbers, env=ENVIRONMENT | BYTECODE)
-    others = [f"--ignore={file}" for file in (*numbers, *PROGRAMS)]
+    others = [f"--ignore={file}" for file in files(*NUMBERS, *THOROUGH)]
     session.run(*PYTEST, *others, env=ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER))
 
 
 @nox.session
+def thorough(session: nox.Session) -> None:
+    """The other tests: numbers against what others compute, every composition, many devices, whole trainings."""
+    install(session, "tests", "-e", f".{EVERY_EXTRA}")
+    # Numerical results may depend on the code that XLA generates. Those of the other tests don't.
+    numbers = files(*NUMBERS)
+    session.run(*PYTEST, *numbers, env=ENVIRONMENT | BYTECODE)
+    others = [file for file in files(*THOROUGH) if file not in numbers]
+    session.run(*PYTEST, *others, env=ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER))
+
+
+def files(*patterns: str) -> list[str]:
+    """The files of tests that match."""
+    return [f"tests/{file.relative_to(TESTS)}" for pattern in patterns for file in sorted(TESTS.glob(pattern))]
+
+
+@nox.session
 def libraries(session: nox.Session) -> None:
-    """Programs of other libraries that take optax optimizers, with ours; comparisons with optax; whole trainings."""
+    """Programs of other libraries that take optax optimizers, with ours."""
     install(session, "libraries", "-e", f".{EVERY_EXTRA}")
     environment = ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER)
-    session.run(*PYTEST, "tests/libraries", *PROGRAMS, *session.posargs, env=environment)
+    session.run(*PYTEST, "tests/libraries", *session.posargs, env=environment)
 
 
 @nox.session

@@ -39,11 +39,11 @@ def _jaxtyped_where_it_counts(function: Any = None, *, typechecker: Any) -> Any:
     return _often_enough(function, typechecker(function) if is_plain else _jaxtyped(function, typechecker=typechecker))
 
 
-_EVERY = 1 if os.environ.get("MODULAX_LAWS") == "all" else 16
+_EVERY = 1 if os.environ.get("MODULAX_LAWS") == "all" else 64
 
 
 def _often_enough(function: Any, checked: Any) -> Any:
-    """Check the first 100 calls of a function in a process, and then one in 16: every call took a seventh of the time.
+    """Check the first 50 calls of a function in a process, and then one in 64: every call took a seventh of the time.
 
     As `jaxtyping.jaxtyped` does, go by `jaxtyping.config`: tests of our own error messages switch the checks off.
     """
@@ -53,7 +53,7 @@ def _often_enough(function: Any, checked: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal count
         count += 1
-        if (count > 100 and count % _EVERY) or jaxtyping.config.jaxtyping_disable:
+        if (count > 50 and count % _EVERY) or jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
         return checked(*args, **kwargs)
 
