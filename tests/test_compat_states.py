@@ -9,7 +9,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import optax
 import pytest
+
+import modulax as mx
+from modulax.compat import optax_paths
+from modulax.tree._paths import key_names, leaves_with_paths
 
 from . import settings
 from .instances import TRANSFORMS, Instance
@@ -106,3 +111,36 @@ def assert_same(actual: Any, desired: Any) -> None:
     for path, x in flat(desired).items():
         if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
             np.testing.assert_allclose(found[path], x, rtol=5e-6, atol=1e-8, err_msg=path)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+def test_paths_of_optax_are_those_of_its_states():
+    """And the arrays there have the shapes of ours. A chain that `compat` makes of pairs has no transform."""
+    params = jax.tree.map(np.float32, PARAMS)
+    with settings.jax_defaults():
+        pairs = {instance.name: pair(instance) for instance in INSTANCES}
+        single = {name: both for name, both in pairs.items() if hasattr(both[1], "transform")}
+        assert len(single) > 0.8 * len(pairs)
+        for name, (theirs, ours) in single.items():
+            desired = jtu.tree_leaves_with_path(jax.eval_shape(theirs.init, params))
+            own = dict(leaves_with_paths(jax.eval_shape(ours.transform.init, params)))
+            found = {place: own[path].shape for place, path in optax_paths(ours.transform, params).items()}
+            assert found.items() <= {"/".join(key_names(path)): x.shape for path, x in desired}.items(), name
+
+
+LINE, MASK = mx.schedules.Linear(1.0, 0.0, 9), {"kernel": True, "bias": False}
+PAIRS = [
+    (mx.AdamW(1e-3), optax.adamw(1e-3)),
+    (mx.SGD(LINE), optax.sgd(optax.linear_schedule(1.0, 0.0, 9))),
+    (mx.MultiSteps(mx.Adam(1e-3), 4), optax.MultiSteps(optax.adam(1e-3), 4)),
+    (
+        mx.Chain(mx.Clip(1.0), mx.Masked(mx.Lion(1.0), MASK)),
+        optax.chain(optax.clip(1), optax.masked(optax.lion(1), MASK)),
+    ),
+]
+
+
+@pytest.mark.parametrize("ours, theirs", PAIRS)
+def test_every_array_has_its_path_in_optax(ours: Any, theirs: Any):
+    desired = jtu.tree_leaves_with_path(theirs.init(PARAMS))
+    assert [*optax_paths(ours, PARAMS)] == ["/".join(key_names(path)) for path, _ in desired]
