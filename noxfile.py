@@ -58,7 +58,8 @@ THOROUGH = (
     "test_projections.py",
     "test_linear_algebra.py",
     "test_numerics.py",
-    # Every container around every rule, schedules in every field, states divided over devices:
+    # Every field of every class, every container around every rule, states divided over devices:
+    "test_fields.py",
     "test_closure.py",
     "test_own_containers.py",
     "test_scheduled_numbers.py",

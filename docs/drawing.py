@@ -29,10 +29,10 @@ PIXEL = 1 / 96  # of an inch
 
 
 @contextmanager
-def picture(file: Path, title: str, width: int, height: int) -> Iterator[Any]:
-    """The axes of a picture, which is then saved; the title is for screen readers."""
+def picture(file: Path, title: str, width: int, height: int, panels: int = 1) -> Iterator[Any]:
+    """The axes of a picture, or those of several side by side; it is then saved. The title is for screen readers."""
     with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(width * PIXEL, height * PIXEL), layout="constrained")
+        figure, axes = plt.subplots(1, panels, figsize=(width * PIXEL, height * PIXEL), layout="constrained")
         yield axes
         figure.savefig(file, metadata={"Title": title, "Date": None})
         plt.close(figure)

@@ -44,7 +44,8 @@ def digest(files: Iterable[Path] = ()) -> str:
 def make_if_changed() -> None:
     """Draw all pictures and write the pages of the optimizers, unless they are those of these sources."""
     scripts = [file for kind in ("*.py", "*.jinja", "*.toml", "*.json") for file in HERE.glob(kind)]
-    stamp = FOLDER / digest([*scripts, HERE / "released_code.md", HERE / "differences_from_optax.md", RESULTS])
+    texts = [HERE / "released_code.md", HERE / "differences_from_optax.md"]
+    stamp = FOLDER / digest([*scripts, *texts, *sorted(RESULTS.parent.glob("*.json"))])
     if not stamp.exists():
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir()
@@ -149,12 +150,14 @@ def draw_sweep() -> None:
 
 
 def main() -> None:
+    import comparison_pictures
     import optimizer_pages
     import optimizer_runs
     import schedule_pictures
 
     draw_ratios()
     draw_sweep()
+    comparison_pictures.draw(FOLDER)
     schedule_pictures.draw(FOLDER)
     optimizer_pages.write(optimizer_runs.draw(FOLDER))
 

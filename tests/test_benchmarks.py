@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from docs import pictures
+from docs import comparison_pictures, pictures
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -82,3 +82,14 @@ def test_times_in_the_guides_are_those_that_were_measured():
     quoted = re.findall(r"[\d.]+ (?:ms|µs)", "".join(block[block.index("H200") :] for block in blocks))
     assert len(quoted) == 17
     assert {*quoted} <= times
+
+
+def test_the_page_of_the_optimizers_shows_what_was_compared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in ("measure", "optimizer_tasks", "optimizers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module("optimizers")
+    results = comparison_pictures.results()
+    assert (FOLDER / "OPTIMIZERS.md").read_text(encoding="utf-8") == module.page(results)
+    assert {task["name"] for task in results["tasks"]} == {*module.tasks()}
+    assert all(len(rows) == len(module.RATES) for _, _, rows in comparison_pictures.comparisons())

@@ -14,12 +14,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 import pytest
 
 import modulax as mx
 from modulax import aggregate, by_path, schedules
 from modulax._protocol.schedule import is_schedule
 from modulax._support.keys import is_key_data
+from modulax._support.module import AbstractState
 from modulax.testing import LAWS, Case, default_params
 from modulax.testing._fields import (
     expect_same_fields,
@@ -30,6 +32,7 @@ from modulax.testing._fields import (
     with_optional_numbers,
 )
 from modulax.tree._paths import dotted
+from modulax.tree._state import declarations
 
 from .instances import EVERYTHING, TRANSFORMS, Instance
 from .instances._masks import is_huge
@@ -264,3 +267,55 @@ def test_a_field_keeps_its_name_on_the_way(name: str):
         elif (cls.__name__, field.name) not in TRANSFORMED:
             given = [x for x in found if x is not None]
             assert not given or any(is_same(x, value) for x in given), field.name
+
+
+# --- Fields of states ----------------------------------------------------------------------------
+
+
+SIGNED = {"ScaleBySophia": "an estimate of a Hessian, which is positive for the loss of the test"}
+
+
+def test_every_field_of_a_state_says_what_it_holds():
+    """Copies of the parameters are declared exact, and nonnegative fields are those declared so, and no others."""
+    params = {name: jnp.asarray([[0.3, -0.2], [1.5, -2.0]]) for name in ("w", "bias")}
+    considered: dict[tuple[type, str], tuple[bool, bool]] = {}
+
+    def fields(state: Any) -> list[tuple[type, str]]:
+        found, nodes = [], [state]
+        while nodes:
+            node = nodes.pop()
+            children = jtu.tree_flatten_with_path(node, is_leaf=lambda x, node=node: x is not node)[0]
+            for key, child in children:
+                if child is not node:
+                    found += [(type(node), key[0].name)] if isinstance(node, AbstractState) else []
+                    nodes.append(child)
+        return found
+
+    for instance in TRANSFORMS:
+        if instance.examples:
+            continue
+        transform = instance.make()
+        state = jax.eval_shape(lambda p, t=transform: mx.tree.dequantize(t.init(p)), params)
+        if set(fields(state)) <= considered.keys():
+            continue
+
+        states = [transform.init(params)]
+        for sign in (1.0, -1.0, 0.5):
+            updates = {name: np.asarray([[1.0, -2.0], [-0.5, 3.0]], np.float32) * np.float32(sign) for name in params}
+            extra: Any = instance.extra(params, updates) if callable(instance.extra) else instance.extra
+            states.append(transform.update(updates, states[-1], params, **extra)[1])
+        considered |= dict.fromkeys(fields(state), (False, False))
+        declared = declarations(state)
+        leaves = [list(map(np.asarray, jtu.tree_leaves(mx.tree.dequantize(s)))) for s in states]
+        for field, *xs in zip(declared, *leaves, strict=True):
+            if field is None or not jnp.issubdtype(xs[0].dtype, jnp.floating) or xs[0].ndim == 0:
+                continue
+            is_copy = any(np.array_equal(xs[0], p) for p in params.values())
+            assert field.get("exact") or not is_copy, f"{instance}: a copy of the parameters is not declared exact"
+            is_nonnegative, is_zero = (
+                all(bool(jnp.all(f(x))) for x in xs) for f in (lambda x: x >= 0, lambda x: x == 0)
+            )
+            if field.get("nonnegative"):
+                assert is_nonnegative, f"{instance}: a field is declared nonnegative and is {xs}"
+            elif not is_zero and not field.get("exact") and instance.name not in SIGNED:
+                assert not is_nonnegative, f"{instance}: a field that is never negative is not declared so, {xs}"
