@@ -1,5 +1,7 @@
 """What goes around an optimizer: which direction the signs of the gradient act on, and what is refused."""
 
+import inspect
+import warnings
 from typing import Any
 
 import jax
@@ -127,3 +129,51 @@ def test_a_filter_is_no_container():
     optimizer: Any = mx.AdamW(1e-3)
     with pytest.raises(ValueError, match=r"It is a transform.* write `Chain\(\.\.\., AdamW\(\.\.\.\)\)`"):
         mx.GrokFast(optimizer)
+
+
+FIRST_STEP_IS_ZERO = {"ADOPT", "SOAP"}
+
+
+@pytest.mark.parametrize("around", [mx.Cautious, mx.Grams])
+def test_no_optimizer_is_taken_for_ascending(around: Any):
+    """Most entries of the first step are kept, and it goes downhill."""
+    params = {"w": jnp.asarray([[1.0, -2.0], [3.0, 0.5]]), "b": jnp.asarray([0.3, -0.7])}
+    loss = lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(p))  # noqa: E731
+    grads, seen = jax.grad(loss)(params), set[str]()
+    for name in mx.available():
+        cls: Any = mx.get(name)
+        if mx.card(name).takes_examples or cls.__name__ in FIRST_STEP_IS_ZERO:
+            continue
+        needs_rate = inspect.signature(cls).parameters.get("learning_rate", None)
+        given = () if needs_rate is None or needs_rate.default is not inspect.Parameter.empty else (0.01,)
+        with warnings.catch_warnings(action="ignore"):
+            optimizer = around(cls(*given))
+            state = optimizer.init(params)
+        extra = {"value": loss(params), "grad": grads, "value_fn": loss, "obj_fn": loss}
+        updates, _ = optimizer.update(grads, state, params, **extra)
+        kept = [np.mean(np.asarray(u) != 0) for u in jax.tree.leaves(updates)]
+        downhill = sum(float(jnp.vdot(u, g)) for u, g in zip(*map(jax.tree.leaves, (updates, grads)), strict=True))
+        assert min(kept) >= 0.5, name
+        assert downhill < 0, name
+        seen.add(name)
+    assert len(seen) > 70
+
+
+TURNING = mx.schedules.Linear(-0.1, 0.1, 1)
+
+
+@pytest.mark.parametrize("after", [mx.ScaleBySchedule(TURNING), mx.Scale(TURNING)])
+def test_the_sign_of_a_factor_is_that_of_its_step(after: Any):
+    """Before a part that acts on whole arrays; the factor is negative at the first step, and positive after it."""
+    inner = mx.Chain(mx.ScaleByAdam(), after, mx.Centralize())
+    inner = inner if isinstance(after, mx.ScaleBySchedule) else mx.Scheduled(inner)
+    optimizer, params = mx.Cautious(inner), {"w": jnp.asarray([[1.0, -2.0], [3.0, 0.5]])}
+    plain, state, states = inner.init(params), optimizer.init(params), []
+    for _ in range(2):
+        expected, plain = inner.update(params, plain, params)
+        updates, state = optimizer.update(params, state, params)
+        u, g = np.asarray(expected["w"]), np.asarray(params["w"])
+        sign = -1 if not states else 1
+        states.append(updates)
+        agrees = sign * u * g > 0
+        np.testing.assert_allclose(updates["w"], u * agrees / agrees.mean(), rtol=1e-6, atol=1e-6)

@@ -70,3 +70,26 @@ def test_a_run_that_was_killed_within_a_round_continues_bit_for_bit(tmp_path):
 def test_an_axis_must_be_mapped():
     with pytest.raises(ValueError, match=r"not mapped here.* `jax.vmap\(..., axis_name='workers'\)`"):
         OPTIMIZER.step(START, OPTIMIZER.init(START), START)
+
+
+def test_workers_in_low_precision_are_at_the_parameters_of_the_round():
+    """The way there is wider than these, and is not rounded to the same precision."""
+    random = np.random.default_rng(0)
+    params = jnp.asarray(0.02 * random.normal(size=1024), jnp.bfloat16)
+    optimizer = mx.DiLoCo(mx.AdamW(1e-2), sync_period=4, axis_name="w")
+
+    @jax.jit
+    def train(key: Any) -> Any:
+        def of_worker(key: Any) -> Any:
+            def step(carry: Any, key: Any) -> Any:
+                g = jax.random.normal(key, params.shape, jnp.bfloat16)
+                return optimizer.step(g, carry[1], carry[0]), None
+
+            (p, state), _ = jax.lax.scan(step, (params, optimizer.init(params)), jax.random.split(key, 4))
+            return p, state.outer
+
+        return jax.vmap(of_worker, axis_name="w")(jax.random.split(key, 2))
+
+    reached, outer = map(np.asarray, train(jax.random.key(0)))
+    np.testing.assert_array_equal(reached, outer)
+    np.testing.assert_array_equal(reached[0], reached[1])

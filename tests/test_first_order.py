@@ -101,3 +101,26 @@ def test_rate_of_averaged_sgd_in_force():
     for _ in range(3):
         _, state = optimizer.update(G, state, W)
     assert optimizer.metrics(state)["learning_rate"] == pytest.approx(0.1 / (1 + 0.5 * 0.1 * 2) ** 0.75)
+
+
+def test_peaks_at_a_few_steps_only():
+    """Also of a schedule in a `Join`, whose steps are counted from where it begins."""
+    short = schedules.PiecewiseConstant(1e-3, {10_000: 10.0, 10_020: 0.1})
+    for rate in (short, schedules.Join([schedules.Linear(0.0, 1e-3, 500), short], [500])):
+        assert mx.AdamC(rate)._completed().peak == pytest.approx(1e-2)
+
+
+def test_a_negative_rate_has_a_peak():
+    """With a constant rate it is AdamW, also to maximize; and a falling one loses its decay with its square."""
+    same = [run(cls(-0.1, weight_decay=0.1), 3) for cls in (mx.AdamC, mx.AdamW)]
+    np.testing.assert_allclose(*same, rtol=1e-6)
+    first, second = run(mx.AdamC(schedules.Linear(-0.1, -0.05, 1), weight_decay=0.1), 2, g=0 * G)[1:]
+    np.testing.assert_allclose(first, W * (1 + 0.01), rtol=1e-6)
+    np.testing.assert_allclose(second, first * (1 + 0.0025), rtol=1e-6)
+
+
+def test_what_multiplies_the_steps_of_averaged_sgd_is_written_inside():
+    """Nothing that a user writes is inside `ASGD`."""
+    params = {"layers": [{"w": jnp.ones(2)}, {"w": jnp.ones(2)}]}
+    with pytest.raises(ValueError, match=r"Write `groups\(ASGD\(\.\.\.\), \{\.\.\.\}\)`"):
+        mx.layerwise_decay(mx.ASGD(), params, 0.5)

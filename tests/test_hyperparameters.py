@@ -258,3 +258,47 @@ def test_a_frozen_part_stays_frozen():
     np.testing.assert_allclose(steps(rates), -rates[:, None] * jnp.ones((2, 2)), rtol=1e-4)
     with pytest.raises(ValueError, match=r"`freeze_hyperparameters`: `learning_rate` of `SGD` is traced"):
         jax.jit(lambda rate: freeze(modulax.SGD(rate)))(0.1)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        modulax.Amos(0.02),
+        modulax.Tiger(0.02),
+        modulax.CAME(0.02),
+        modulax.Adafactor(0.02),
+        modulax.Chain(modulax.ClipByBlockRMS(0.1), modulax.SGD(0.02)),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_hypergradients_beside_parameters_without_a_gradient_or_without_entries(optimizer: Any):
+    params = {"w": jnp.ones((2, 2)), "frozen": jnp.ones((3, 3)), "empty": jnp.zeros((0, 2))}
+    grads = {"w": 0.3 * jnp.ones((2, 2)), "frozen": jnp.zeros((3, 3)), "empty": jnp.zeros((0, 2))}
+
+    @eqx.filter_jit
+    @eqx.filter_grad
+    def end(optimizer: Any) -> Any:
+        state, reached = optimizer.init(params), params
+        for _ in range(2):
+            reached, state = optimizer.step(grads, state, reached)
+        return sum(map(jnp.sum, jax.tree.leaves(reached)))
+
+    assert all(map(jnp.isfinite, end(optimizer).hyperparameters().values()))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        modulax.ScaleByFTRL(0.1, initial_accumulator_value=schedules.Linear(0.25, 0.5, 4)),
+        modulax.ScaleByRMS(initial_scale=schedules.Linear(0.25, 0.5, 4)),
+        modulax.ScaleByStddev(initial_scale=schedules.Linear(0.25, 0.5, 4)),
+        modulax.ScaleByRSS(initial_accumulator_value=schedules.Linear(0.25, 0.5, 4)),
+        modulax.ScaleByYogi(initial_accumulator_value=schedules.Linear(0.25, 0.5, 4)),
+        modulax.ScaleByRprop(schedules.Linear(0.25, 0.5, 4)),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_an_initial_value_may_be_a_schedule(rule: Any):
+    """Of a rule that counts its own steps, without an optimizer around it."""
+    leaves = jax.tree.leaves(rule.init(jnp.ones(2)))
+    assert any(np.array_equal(x, np.full(2, 0.25, np.float32)) for x in leaves)

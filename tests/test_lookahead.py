@@ -292,3 +292,12 @@ def test_metrics_after_a_reset_are_those_of_the_step_before():
         found.append((optimizer.metrics(state)["learning_rate"], params["w"][0] - new["w"][0]))
         params = new
     np.testing.assert_allclose(found, [(x, x) for x in (1.0, 0.9, 0.8, 1.0)], rtol=1e-5)
+
+
+def test_in_low_precision_the_fast_parameters_restart_from_the_slow_ones():
+    params = jnp.asarray(0.02 * np.random.default_rng(0).normal(size=1024), jnp.bfloat16)
+    optimizer = mx.Lookahead(mx.AdamW(1e-2), 4, 0.5)
+    fast, state = params, optimizer.init(params)
+    for _ in range(4):
+        fast, state = optimizer.step(jnp.ones_like(params), state, fast)
+    np.testing.assert_array_equal(np.asarray(fast), np.asarray(state.slow))

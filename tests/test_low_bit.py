@@ -600,3 +600,24 @@ def test_wrong_arguments():
         mx.LowBit(mx.AdamW(0.1), block=100)
     with pytest.raises(ValueError, match=r"`LowBit\(where=\.\.\.\)` needs `True` or `False` for every leaf"):
         mx.LowBit(mx.AdamW(0.1), where={"w": "yes"}).init({"w": jnp.ones(3)})
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(
+    "rule", [mx.ScaleByLaProp(b2=0.9, centered=True), mx.ScaleByStddev(0.9), mx.ScaleByStddev(0.9, eps_in_sqrt=False)]
+)
+def test_a_variance_is_no_difference_of_rounded_moments(rule: Any, bits: Any):
+    """Of gradients whose sizes differ by a factor of a thousand within a block."""
+    random = np.random.default_rng(0)
+    sizes = 10.0 ** random.uniform(-3, 0, 4096)
+    grads = jnp.asarray(sizes * (1 + random.normal(size=(40, 4096))), jnp.float32)
+
+    @jax.jit
+    def largest(rule: Any) -> Any:
+        def step(state: Any, g: Any) -> Any:
+            u, state = rule.update(g, state, g)
+            return state, jnp.max(jnp.abs(u))
+
+        return jnp.max(jax.lax.scan(step, rule.init(grads[0]), grads)[1][16:])
+
+    assert largest(mx.LowBit(rule, bits)) < 1.2 * largest(rule)

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import modulax as mx
 
@@ -69,3 +71,15 @@ def test_kron_whitens_gradients_of_any_size():
     assert not np.any(roots[0])
     np.testing.assert_array_equal(state.left["w"][0], np.eye(3))
     np.testing.assert_array_equal(state.left["b"][0], np.ones(3))
+
+
+@pytest.mark.parametrize("n", [60, 61, 109, 209])
+def test_a_preconditioner_moves_at_every_nth_step(n: int):
+    """Also where the inverse of 1 / n in float32 is more than n."""
+    rule = mx.ScaleByKron(preconditioner_update_probability=1 / n)
+    state = eqx.tree_at(lambda s: s.update_counter, rule.init(jnp.ones(2)), jnp.asarray(n - 2, jnp.int32))
+    counts = []
+    for _ in range(2):
+        _, state = rule.update(jnp.ones(2), state)
+        counts.append(int(state.update_counter))
+    assert counts == [n - 1, 0]

@@ -133,13 +133,13 @@ def _turn(route: tuple["_Step", ...]) -> _Turn:
 
 def _signs_of(part: AbstractTransform, tree: PyTree) -> set[float | None]:
     """The signs by which a part multiplies updates, None for one that is unknown; empty if it keeps their scale."""
-    if isinstance(part, AbstractOptimizer):  # `_rates` finds a negative learning rate
+    if part._negates:  # `_rates` finds a negative learning rate
         return {-1.0}
     rate = getattr(part, "learning_rate", None)
     flips = getattr(part, "flip_sign", None)
     if flips is not None:
         return {(_sign(rate) or 1.0) * (-1.0 if flips else 1.0)}
-    if not _is_of_modulax(part) or rate is not None or part._why_last:  # of which some negate themselves
+    if not _is_of_modulax(part) or rate is not None or part._why_last:
         return {None}
     return {_sign(x) for x in part._effect(tree).factors or ()}
 

@@ -72,13 +72,16 @@ def _compared(transform: AbstractTransform) -> AbstractTransform:
 
 
 def _signs(transform: AbstractTransform, tree: PyTree) -> list[Any]:
-    """1 for each leaf whose updates point along what the transform is given, and -1 where they point against it."""
+    """1 for each leaf whose updates point along what the transform is given, and -1 where they point against it.
+
+    The schedules of the transform have their values.
+    """
     n = len(jtu.tree_leaves(tree))
-    if isinstance(transform, AbstractOptimizer):
+    if transform._negates:
         return [-1.0] * n
     if type(transform) is ScaleByLearningRate:
         return [-1.0 if transform.flip_sign else 1.0] * n
-    if type(transform) is Scale:
+    if type(transform) in (Scale, ScaleBySchedule):
         return [jnp.sign(transform.step_size)] * n
     signs: list[Any] = [1.0] * n
     for part in transform.each_part():
@@ -173,8 +176,9 @@ class AbstractSignGuided(AbstractContainer):
                     transform, state, step.extra, lambda t, inner: self._inside(t, updates, inner, step, signs)
                 )
         if type(transform) is not Chain or not is_chain_state(state):
+            own = _signs(transform.at(state), step.gradients)
             new, state = transform.update(updates, state, step.params, **step.extra)
-            return self._guided(new, step.gradients, _product(signs, _signs(transform, step.gradients))), state
+            return self._guided(new, step.gradients, _product(signs, own)), state
         direction, within, end = _split(transform)
         states: dict[str, State] = {}
 
@@ -184,8 +188,9 @@ class AbstractSignGuided(AbstractContainer):
             states.update({name: new[name] for name in chain.parts})
             return updates
 
+        given = ChainState({name: state[name] for name in direction.parts})
+        signs = _product(signs, _signs(direction.at(given), step.gradients))
         updates = run(direction, updates)
-        signs = _product(signs, _signs(direction, step.gradients))
         if within is None:
             updates = self._guided(updates, step.gradients, signs)
         else:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
+from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import in_dtypes_of, part, required_part
@@ -84,6 +84,11 @@ class DiLoCo(AbstractSteering):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
+    @property
+    def update_dtype(self) -> DTypeLike:
+        # The way to the parameters after a round, in bfloat16, would be rounded, and not lead there.
+        return jnp.float32
+
     def init(self, params: Params) -> DiLoCoState:
         """Return the states of both optimizers, and a copy of the parameters as those after a round."""
         return DiLoCoState(
@@ -111,6 +116,7 @@ class DiLoCo(AbstractSteering):
             way = jtu.tree_map(lambda a, b: a - typed_like(b, a), widened(new), widened(params))
             return jtu.tree_map(lambda x, u: x.astype(u.dtype), way, steps), new, outer_state
 
+        steps = widened(steps)
         # `cond`, because the workers communicate.
         steps, new, outer_state = cond(is_due, meet, lambda: (steps, old, state.outer_state))
         return steps, DiLoCoState(

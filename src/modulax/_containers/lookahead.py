@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import in_dtypes_of, required_part
@@ -20,7 +20,7 @@ from .._support.placement import typed_like
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
-from ..tree._math import choose, trainable
+from ..tree._math import choose, trainable, widened
 from .order import AbstractSteering
 
 C = TypeVar("C", bound=type[Any])
@@ -162,6 +162,11 @@ class Lookahead(AbstractSteering):
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
 
+    @property
+    def update_dtype(self) -> DTypeLike:
+        # The way to the slow parameters, in bfloat16, would be rounded, and not lead there.
+        return jnp.float32
+
     def init(self, params: Params) -> LookaheadState:
         """Return the state of the fast optimizer and, for plain parameters, a copy of them as the slow ones."""
         return LookaheadState(
@@ -187,7 +192,7 @@ class Lookahead(AbstractSteering):
             return jnp.where(is_due, typed_like(new_slow - fast, u), u), new_slow
 
         slow, put = align(state.slow, updates, "Lookahead.update")
-        u, treedef = jtu.tree_flatten(steps)
+        u, treedef = jtu.tree_flatten(widened(steps))
         columns = u, jtu.tree_leaves(params), slow
         out, new_slow = map_arithmetic(meet, (is_due, self.slow_step_size), columns, (u, slow))
         fast_steps = treedef.unflatten(out)

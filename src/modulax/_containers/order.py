@@ -57,17 +57,18 @@ class LastOne(NamedTuple):
         return f"`{type(self.written).__name__}` {why}"
 
     def around(self, changed: str) -> str | None:
-        """What to write to change the updates inside it, None if nothing is inside.
+        """What to write to change the updates inside it, None if nothing that a user writes is inside.
 
         Args:
             changed: what changes them, with `{}` in the place of the optimizer.
         """
-        if not isinstance(self.transform, AbstractContainer):
+        base = None if self.written is self.transform else getattr(self.written, "_base", None)
+        if not isinstance(self.transform, AbstractContainer) or (base is None and self.written is not self.transform):
             return None
         missing = dataclasses.MISSING
         required = [x for x in dataclasses.fields(self.transform) if x.default is x.default_factory is missing]
         name = type(next(self.transform.each_part()).transform).__name__
-        inside = changed.format(getattr(self.written, "_base", f"{name}(...)"))
+        inside = changed.format(base or f"{name}(...)")
         return f"`{type(self.transform).__name__}({inside}{', ...' if len(required) > 1 else ''})`"
 
 

@@ -81,10 +81,11 @@ def _unknown(call: str, schedule: Any) -> str:
 
 
 def _peak(rate: Any) -> Any:
-    """The highest value of a learning rate."""
+    """The value of a learning rate that is the highest, or the lowest of one below zero."""
     if not isinstance(rate, AbstractSchedule):
         return rate
     try:
-        return jnp.max(at_all_magnitudes(rate))
+        values = at_all_magnitudes(rate)
+        return values[jnp.argmax(jnp.abs(values))]
     except Exception as error:  # a user's function may raise anything for a step that is not an integer
         raise ValueError(_unknown("`AdamC(peak=...)`", rate)) from error

@@ -40,6 +40,7 @@ class AbstractOptimizer(AbstractTransform):
     """
 
     clock: ClassVar[Clock] = "keeper"
+    _negates: ClassVar[bool] = True
     _keeps_gradients: ClassVar[bool] = True
 
     @abc.abstractmethod

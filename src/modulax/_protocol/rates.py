@@ -162,7 +162,7 @@ def _after_all(transform: Any, state: Any, rates: list[Rate] | None, place: _Pla
 
 def _own_rate(transform: Any, place: _Place) -> Rate | None:
     value = getattr(transform, "learning_rate", None)
-    sign = _SIGNS[getattr(transform, "flip_sign", None)]
+    sign = 1.0 if transform._negates else _SIGNS[getattr(transform, "flip_sign", None)]
     return None if value is None else Rate(value, sign=sign, keys=place.keys, inside=place.inside or ())
 
 

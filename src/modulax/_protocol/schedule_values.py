@@ -19,7 +19,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import ArrayLike, PyTree
 
-from .._support.arithmetic import default_float, rank_of
+from .._support.arithmetic import default_float, no_steps, rank_of
 from .._support.checks import check_extra
 from .._support.types import State
 from ..tree._math import strong
@@ -52,6 +52,11 @@ def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
 
     back, rounds = steps_back(), steps_of_round()
     return jtu.tree_map(number_now, tree, is_leaf=stops)
+
+
+def at_start(number: Any) -> Any:
+    """Return the value of a hyperparameter before the first step, for an initial state."""
+    return resolve(number, no_steps())
 
 
 def _value(schedule: AbstractSchedule, step: ArrayLike, back: int, rounds: ArrayLike) -> Any:

@@ -155,6 +155,7 @@ class AbstractTransform(AbstractHyperparameters):
     _keeps_updates: ClassVar[bool] = False
     _keeps_parameters: ClassVar[bool] = False
     _why_last: ClassVar[str] = ""
+    _negates: ClassVar[bool] = False  # whether its updates are against the gradients, as those of an optimizer are
 
     # For `checkpoint.carry`: whether its updates are gradients where it is given gradients, as those of a clip are, so
     # that a momentum after it is one of gradients; and whether its parts get what it gets, and not in another form. The

@@ -1,6 +1,7 @@
 """Arithmetic that is correct at the edges: zero, overflow, low-precision dtypes and complex numbers."""
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -137,6 +138,13 @@ def ratio(x: Any, y: Any) -> Any:
     # The inner `where` is for the derivative: that of a division by zero is NaN even where the result is not used. See
     # https://docs.jax.dev/en/latest/faq.html#gradients-contain-nan-where-using-where
     return jnp.where(y <= 0, 0, x / jnp.where(y <= 0, 1, y))
+
+
+def mean(x: Array, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Array:
+    """Compute the mean over some axes, in the dtype of `x`; that of no entries is 0, and not NaN."""
+    axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+    total = jnp.sum(x, axis=tuple(axes), keepdims=keepdims)
+    return total / max(math.prod(x.shape[a] for a in axes), 1)
 
 
 def bias(decay: Any, t: Any) -> Any:

@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, at_least_float32, moment, real_dtype, safe_sqrt, second_moment_like
+from .._support.arithmetic import abs_sq, at_least_float32, mean, moment, real_dtype, safe_sqrt, second_moment_like
 from .._support.module import AbstractState, counter, like_params
 from .._support.tracing import call_user
 from .._support.types import Count, Shared
@@ -46,12 +46,12 @@ def divided_by_factors(
         the quotient, and the two averages.
     """
     first, second = axes
-    row = moment(decay, row, jnp.mean(square, axis=first))
-    col = moment(decay, col, jnp.mean(square, axis=second))
-    mean = jnp.mean(row, axis=second - (first < second), keepdims=True)
+    row = moment(decay, row, mean(square, first))
+    col = moment(decay, col, mean(square, second))
+    whole = mean(row, second - (first < second), keepdims=True)
     # If squares overflow, so do all means. Dividing by the column means alone gives a small update instead of NaN.
-    is_fine = jnp.isfinite(mean)
-    relative = jnp.where(is_fine, safe_sqrt(jnp.where(is_fine, mean, 1)) * inverse_root(row), 1)
+    is_fine = jnp.isfinite(whole)
+    relative = jnp.where(is_fine, safe_sqrt(jnp.where(is_fine, whole, 1)) * inverse_root(row), 1)
     # One factor after the other, because their product could overflow.
     return jnp.expand_dims(relative, first) * (jnp.expand_dims(inverse_root(col), second) * x), row, col
 

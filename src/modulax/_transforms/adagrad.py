@@ -6,6 +6,7 @@ from jaxtyping import PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.schedule_values import at_start
 from .._support.arithmetic import abs_sq, ratio, safe_sqrt, second_moment_like
 from .._support.checks import NON_NEGATIVE
 from .._support.module import AbstractState, like_params
@@ -42,7 +43,7 @@ class ScaleByRSS(AbstractLeafwise[ScaleByRSSState]):
     eps: Number = number(1e-7)
 
     def init_leaf(self, p):
-        return ScaleByRSSState(sum_of_squares=second_moment_like(p, self.initial_accumulator_value))
+        return ScaleByRSSState(sum_of_squares=second_moment_like(p, at_start(self.initial_accumulator_value)))
 
     def update_leaf(self, now, g, s, p):
         del now, p

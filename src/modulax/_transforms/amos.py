@@ -147,7 +147,9 @@ class ScaleByAmos(AbstractByBlocks[ScaleByAmosState]):
         xi, b = self.learning_rate, s.b
         square = means(abs_sq(g), s.v.shape)
         v = moment(self.beta, s.v, square)
-        inverse = now.bias / jnp.maximum(v, self.eps)
+        # Without a gradient so far, nothing is multiplied by it, and its derivative would be infinite.
+        has_moment = v > 0
+        inverse = jnp.where(has_moment, now.bias / jnp.maximum(jnp.where(has_moment, v, 1), self.eps), 0)
         # Where squares overflow, the step is zero, as Adam's is; zero times infinity would be NaN.
         ratio = jnp.where(jnp.isinf(square), 0, inverse * square)
         gamma = xi * xi / safe_sqrt(1 + self.c_coef * safe_sqrt(xi) * b) * ratio

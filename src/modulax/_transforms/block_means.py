@@ -19,6 +19,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.leafwise import AbstractLeafwise, StateT
 from .._roles.find import as_roles
 from .._roles.role import AbstractRole
+from .._support.arithmetic import mean
 from .._support.placement import undivided
 from .._support.types import Params
 
@@ -82,9 +83,9 @@ def means(x: Array, numbers: Shape) -> Array:
     axes = [i for i, (n, k) in enumerate(zip(x.shape, numbers, strict=True)) if n != k]
     for axis in (i for i in axes if numbers[i] > 1):
         before, after = x.shape[:axis], x.shape[axis + 1 :]
-        x = jnp.mean(x.reshape(*before, numbers[axis], -1, *after), axis=axis + 1)
+        x = mean(x.reshape(*before, numbers[axis], -1, *after), axis=axis + 1)
     whole_axes = [i for i in axes if numbers[i] == 1]
-    return jnp.mean(x, axis=whole_axes, keepdims=True) if whole_axes else x
+    return mean(x, axis=whole_axes, keepdims=True) if whole_axes else x
 
 
 def spread_over(numbers: Array, shape: Shape) -> Array:

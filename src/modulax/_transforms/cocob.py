@@ -7,6 +7,7 @@ from jaxtyping import PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.schedule_values import at_start
 from .._support.arithmetic import ratio, second_moment_like
 from .._support.module import AbstractState, like_params
 
@@ -53,6 +54,7 @@ class ScaleByCOCOB(AbstractLeafwise[COCOBState]):
     """
 
     _why_last: ClassVar[str] = "computes the new parameters from the first ones"
+    _negates: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params", "real")
 
     alpha: Number = number(100.0)
@@ -62,7 +64,7 @@ class ScaleByCOCOB(AbstractLeafwise[COCOBState]):
         return COCOBState(
             init_particles=jnp.array(p),
             cumulative_gradients=second_moment_like(p),
-            scale=second_moment_like(p, self.eps),
+            scale=second_moment_like(p, at_start(self.eps)),
             subgradients=second_moment_like(p),
             reward=second_moment_like(p),
         )

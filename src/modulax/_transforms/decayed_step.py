@@ -69,7 +69,7 @@ class DecayedStep(AbstractLeafwise):
         if self.kind != "independent":
             shrinkage = self.learning_rate * shrinkage
         if self.kind == "corrected":
-            shrinkage = ratio(self.learning_rate, self.peak) * shrinkage
+            shrinkage = ratio(jnp.abs(self.learning_rate), jnp.abs(jnp.asarray(self.peak))) * shrinkage
         return jnp.where(count >= self.start, shrinkage, 0) if self.start else shrinkage
 
     def _at_leaf(self, now: Any, own: Any) -> Array:

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.schedule_values import at_start
 from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
@@ -65,6 +66,7 @@ class ScaleByFTRL(AbstractLeafwise[ScaleByFTRLState]):
     """
 
     _why_last: ClassVar[str] = "computes the new parameters from all gradients"
+    _negates: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     learning_rate: Number = required_number()
@@ -77,7 +79,7 @@ class ScaleByFTRL(AbstractLeafwise[ScaleByFTRLState]):
 
     def init_leaf(self, p):
         return ScaleByFTRLState(
-            sum_of_squares=second_moment_like(p, self.initial_accumulator_value),
+            sum_of_squares=second_moment_like(p, at_start(self.initial_accumulator_value)),
             z=jnp.zeros_like(p, at_least_float32(p.dtype)),
         )
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, choice, number
 from .._protocol.masks import AbstractLabels
-from .._protocol.schedule_values import resolve
+from .._protocol.schedule_values import at_start, resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import (
     abs_sq,
@@ -28,7 +28,6 @@ from .._support.arithmetic import (
     bias,
     default_float,
     moment,
-    no_steps,
     real_dtype,
     safe_increment,
     safe_sqrt,
@@ -147,7 +146,7 @@ class ScaleByKron(AbstractTransform):
     def init(self, params: Params) -> KronState:
         """Return momenta of zeros, multiples of the identity as factors, and a copy of the key."""
         leaves, treedef = jtu.tree_flatten(params)
-        scale = resolve(self.precond_init_scale, no_steps())
+        scale = at_start(self.precond_init_scale)
         found = [_initial(scale, p, k) for p, k in zip(leaves, self._kinds(params), strict=True)]
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
         kept, zero = jnp.array(self.key, copy=True), jnp.zeros((), jnp.int32)
@@ -166,7 +165,8 @@ class ScaleByKron(AbstractTransform):
         kinds = self._kinds(updates)
         before, rebuild = by_leaf(_Leaf, state, updates, "ScaleByKron.update")
         since = safe_increment(state.update_counter)
-        is_due = since.astype(float) >= 1 / jnp.asarray(now.preconditioner_update_probability, float)
+        # The inverse of 1 / 61 in float32 is more than 61.
+        is_due = since.astype(float) * jnp.asarray(now.preconditioner_update_probability, float) >= 1 - 1e-5
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             t = safe_increment(state.count).astype(float)
             average = jax.jit(functools.partial(_averaged, now.b1, t), static_argnums=0)

@@ -27,13 +27,16 @@ from .._support.types import Count, Shared
 class ScaleByLaPropState(AbstractState):
     """State of `ScaleByLaProp`: step count, momentum `mu`, second moment `nu`, and the mean of the learning rates.
 
-    `nu_max` and `mean`, the largest second moment and the mean of the updates, are None where they are not needed.
+    `nu_max` is the largest second moment. If it is centered, `mean` and `mean_square`, the means of the updates and of
+    their squares, take the place of `nu`. What is not needed is None.
     """
 
     mu: PyTree
     nu: PyTree = like_params(nonnegative=True)
     nu_max: PyTree = like_params(nonnegative=True)
-    mean: PyTree = like_params()
+    # Exact, because a difference of the two is divided by.
+    mean: PyTree = like_params(exact=True)
+    mean_square: PyTree = like_params(exact=True, nonnegative=True)
     mean_rate: Shared[Float[Array, ""]] = shared(None)
     count: Shared[Count] = counter()
 
@@ -87,10 +90,11 @@ class ScaleByLaProp(AbstractLeafwise[ScaleByLaPropState]):
     def init_leaf(self, p):
         return ScaleByLaPropState(
             mu=zeros_in(p, self.mu_dtype),
-            nu=second_moment_like(p),
+            nu=None if self.centered else second_moment_like(p),
             nu_max=second_moment_like(p) if self.amsgrad else None,
             # In bfloat16, a variance would be a difference of rounded numbers.
             mean=zeros_in(p, at_least_float32(p.dtype)) if self.centered else None,
+            mean_square=second_moment_like(p) if self.centered else None,
         )
 
     def init_shared(self, params):
@@ -109,7 +113,7 @@ class ScaleByLaProp(AbstractLeafwise[ScaleByLaPropState]):
     def update_leaf(self, now, g, s, p):
         del p
         _, weight, bias2, is_late = now
-        nu = square = moment(self.b2, s.nu, abs_sq(g))
+        nu = square = moment(self.b2, s.mean_square if self.centered else s.nu, abs_sq(g))
         mean, nu_max = s.mean, s.nu_max
         if self.centered:
             mean = moment(self.b2, s.mean, g)
@@ -121,4 +125,6 @@ class ScaleByLaProp(AbstractLeafwise[ScaleByLaPropState]):
             square = jnp.where(is_late, largest, square) if self.centered else largest
         normalized = g / (self.eps + safe_sqrt(square / bias2))
         mu = s.mu + weight * (normalized - s.mu)
-        return mu, ScaleByLaPropState(mu=mu, nu=nu, nu_max=nu_max, mean=mean)
+        if self.centered:
+            return mu, ScaleByLaPropState(mu=mu, nu=None, nu_max=nu_max, mean=mean, mean_square=nu)
+        return mu, ScaleByLaPropState(mu=mu, nu=nu, nu_max=nu_max, mean=None, mean_square=None)

@@ -52,6 +52,7 @@ class ScaleByMADGRAD(AbstractLeafwise[ScaleByMADGRADState]):
     """
 
     _why_last: ClassVar[str] = "computes the new parameters from the first ones"
+    _negates: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     learning_rate: Number = required_number()

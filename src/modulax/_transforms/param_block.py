@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, safe_sqrt
+from .._support.arithmetic import abs_sq, mean, safe_sqrt
 
 
 def block_norm(x: Array) -> Array:
@@ -17,7 +17,7 @@ def block_norm(x: Array) -> Array:
 
 def block_rms(x: Array) -> Array:
     """The root mean square of an array, differentiable at zero."""
-    return safe_sqrt(jnp.mean(abs_sq(x)))
+    return safe_sqrt(mean(abs_sq(x)))
 
 
 class ScaleByParamBlockNorm(AbstractLeafwise):

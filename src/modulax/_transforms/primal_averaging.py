@@ -46,6 +46,9 @@ class PrimalAveraging(AbstractDecayingRule[PrimalAveragingState]):
     Weight decay multiplies $z_t$ by $1 - \eta \lambda$ while $y_t$ stays in place, so that $x_t$ moves by
     $(1 / \mu_y - 1)\, \eta \lambda z_t$, as in the authors' code.
 
+    The way to $y_t$ is rounded to the dtype of the gradients: in low precision, put `MasterWeights` around the
+    optimizer.
+
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
         train_interp_coeff: weight $\mu_y$ of the average in the parameters that are trained, in (0, 1].
@@ -61,6 +64,7 @@ class PrimalAveraging(AbstractDecayingRule[PrimalAveragingState]):
     """
 
     _keeps_parameters: ClassVar[bool] = True
+    _negates: ClassVar[bool] = True
 
     learning_rate: Number = required_number()
     train_interp_coeff: Number = number(0.7, needs=WEIGHT)

@@ -8,6 +8,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.schedule_values import at_start
 from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
@@ -60,7 +61,7 @@ class ScaleByRMS(AbstractLeafwise[ScaleByRMSState]):
     bias_correction: bool = eqx.field(static=True, default=False)
 
     def init_leaf(self, p):
-        return ScaleByRMSState(nu=second_moment_like(p, self.initial_scale))
+        return ScaleByRMSState(nu=second_moment_like(p, at_start(self.initial_scale)))
 
     def prepare(self, count):
         return bias(self.decay, count + 1)
@@ -78,8 +79,9 @@ class ScaleByStddevState(AbstractState):
 
     optax_fields: ClassVar[tuple[str, ...]] = ("mu", "nu")
 
-    mu: PyTree = like_params(moment=1.0)
-    nu: PyTree = like_params(nonnegative=True)
+    # Exact, because a difference of the two is divided by.
+    mu: PyTree = like_params(exact=True, moment=1.0)
+    nu: PyTree = like_params(exact=True, nonnegative=True)
     count: Shared[Count] = counter()
 
 
@@ -115,7 +117,7 @@ class ScaleByStddev(AbstractLeafwise[ScaleByStddevState]):
     def init_leaf(self, p):
         # The square of the mean is subtracted from the second moment: a mean in bfloat16 would leave its rounding.
         dtype = at_least_float32(p.dtype)
-        return ScaleByStddevState(mu=jnp.zeros_like(p, dtype), nu=second_moment_like(p, self.initial_scale))
+        return ScaleByStddevState(mu=jnp.zeros_like(p, dtype), nu=second_moment_like(p, at_start(self.initial_scale)))
 
     def prepare(self, count):
         return bias(self.decay, count + 1)

@@ -7,6 +7,7 @@ from jaxtyping import PyTree
 
 from .._protocol.fields import Number, followed, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.schedule_values import at_start
 from .._support.arithmetic import at_least_float32
 from .._support.module import AbstractState, like_params
 from .._support.types import Follow
@@ -67,7 +68,7 @@ class ScaleByRprop(AbstractLeafwise[ScaleByRpropState]):
     def init_leaf(self, p):
         # A step size in bfloat16 would be rounded in each of many multiplications.
         dtype = at_least_float32(p.dtype)
-        step_sizes = jnp.full_like(p, self.learning_rate, dtype)
+        step_sizes = jnp.full_like(p, at_start(self.learning_rate), dtype)
         return ScaleByRpropState(step_sizes=step_sizes, prev_updates=jnp.zeros_like(p, dtype))
 
     def update_leaf(self, now, g, s, p):

@@ -29,6 +29,7 @@ class StepWithDecay(AbstractContainer):
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_one_pass: ClassVar[bool] = True
+    _negates: ClassVar[bool] = True
 
     rule: ScaleByProdigy | ScaleByDAdaptAdam = required_part(state=lambda state: state)
     decay: AddDecayedWeights = required_part(state=lambda state: EmptyState())

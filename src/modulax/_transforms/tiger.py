@@ -14,7 +14,7 @@ from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels
 from .._roles.find import AbstractRoles
 from .._roles.role import AbstractRole
-from .._support.arithmetic import abs_sq, safe_sqrt, zeros_in
+from .._support.arithmetic import abs_sq, mean, safe_sqrt, zeros_in
 from .._support.checks import DECAY, WHOLE
 from .._support.module import AbstractState, counter, like_params
 from .._support.placement import typed_like
@@ -63,6 +63,7 @@ class ScaleByTiger(AbstractLeafwise[ScaleByTigerState]):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
+    _negates: ClassVar[bool] = True
 
     learning_rate: Number = required_number()
     beta: Number = number(0.965, needs=DECAY)
@@ -93,7 +94,7 @@ class ScaleByTiger(AbstractLeafwise[ScaleByTigerState]):
         if self.relative == "array":
             rate = rate * block_rms(p)
         elif self.relative == "rows":  # a scalar has none
-            rate = rate * safe_sqrt(jnp.mean(abs_sq(p), axis=-1 if p.ndim else None, keepdims=True))
+            rate = rate * safe_sqrt(mean(abs_sq(p), axis=-1 if p.ndim else None, keepdims=True))
         step = -rate * (jnp.sign(mu) + decayed(self.weight_decay, p))
         shrinking = typed_like((self.shrink_ratio - 1) * (p - self.center), step)
         return jnp.where(is_finite, step, shrinking), ScaleByTigerState(mu=mu)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from .._protocol.fields import Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
+from .._protocol.schedule_values import at_start
 from .._support.arithmetic import abs_sq, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY, NON_NEGATIVE
 from .._support.types import FollowReference
@@ -57,7 +58,7 @@ class ScaleByYogi(AbstractLeafwise[ScaleByAdamState]):
     follow: FollowReference = followed("reference", "paper", "optax")
 
     def init_leaf(self, p):
-        start = self.initial_accumulator_value
+        start = at_start(self.initial_accumulator_value)
         # optax starts the first moment at this value too.
         mu = jnp.full_like(p, start) if self.follow == "optax" else jnp.zeros_like(p)
         return ScaleByAdamState(mu=mu, nu=second_moment_like(p, start))
