@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PyTree
 
 from ..linalg._products import adjoint
@@ -169,13 +168,16 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
         kinds[x.shape[-2:], x.dtype].append(i)
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
     for places in kinds.values():
-        flat = [[xs[i].reshape(math.prod(xs[i].shape[:-2]), *xs[i].shape[-2:]) for i in places] for xs in lists]
-        ends = np.cumsum([len(x) for x in flat[0]])
-        results = function(*(jnp.concatenate(xs) if len(xs) > 1 else xs[0] for xs in flat))
-        parts = [jnp.split(y, ends[:-1]) if len(places) > 1 else [y] for y in results]
-        for k, i in enumerate(places):
-            batch = lists[0][i].shape[:-2]
-            out[i] = tuple(part[k].reshape(*batch, *part[k].shape[1:]) for part in parts)
+        batches = [lists[0][i].shape[:-2] for i in places]
+        sizes = [math.prod(batch) for batch in batches]
+        # `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed.
+        flat = [
+            [jax.lax.reshape(xs[i], (n, *xs[i].shape[-2:])) for i, n in zip(places, sizes, strict=True)] for xs in lists
+        ]
+        results = function(*(jax.lax.concatenate(xs, 0) for xs in flat))
+        parts = zip(*(jax.lax.split(y, sizes) for y in results), strict=True)
+        for i, batch, part in zip(places, batches, parts, strict=True):
+            out[i] = tuple(jax.lax.reshape(y, (*batch, *y.shape[1:])) for y in part)
     return out
 
 

@@ -27,7 +27,7 @@ from .._support.arithmetic import (
 from .._support.checks import AT_LEAST_ONE, DECAY
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
-from .._support.varying import cond
+from .._support.varying import switch
 from ..numerics._norms import safe_root_mean_squares
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
@@ -72,6 +72,15 @@ class _Leaf(NamedTuple):
     nu: Array
     left: Array | None
     right: Array | None
+    left_basis: Array | None
+    right_basis: Array | None
+
+
+class _Turned(NamedTuple):
+    """What new bases change in the state of a leaf."""
+
+    mu: Array
+    nu: Array
     left_basis: Array | None
     right_basis: Array | None
 
@@ -150,7 +159,7 @@ class ScaleBySOAP(AbstractTransform):
             moved = [step(*row) for row in zip(matrices, leaves, before, strict=True)]
         after = [leaf for _, leaf in moved]
         k = jnp.round(now.precondition_frequency).astype(jnp.int32)
-        after = _with_bases(matrices, after, is_first, (state.count % k == 0) | is_first)
+        after = _with_bases(matrices, after, is_first, state.count % k == 0)
         new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
         return treedef.unflatten([u for u, _ in moved]), new
 
@@ -203,20 +212,34 @@ def _step(
 def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Array, is_due: Array) -> list[_Leaf]:
     """The leaves with new bases, if they are due: eigenvectors at first, and then one step of a power iteration."""
     places = sides_in(leaves)
+    indices = dict.fromkeys(i for i, _ in places)
     products = [getattr(leaves[i], side) for i, side in places]
     bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
 
-    def first() -> list[_Leaf]:
-        found = in_batches(lambda x: (eigenbasis(x),), products)
-        return _with(leaves, places, [basis for (basis,) in found])
+    # Nothing else, because XLA for GPU copies what a branch returns unchanged.
+    def turned(new: list[_Leaf]) -> list[_Turned]:
+        return [_Turned(*(getattr(new[i], name) for name in _Turned._fields)) for i in indices]
 
-    def improved() -> list[_Leaf]:
+    def first() -> list[_Turned]:
+        found = in_batches(lambda x: (eigenbasis(x),), products)
+        return turned(_with(leaves, places, [basis for (basis,) in found]))
+
+    def improved() -> list[_Turned]:
         found = in_batches(next_eigenbasis, products, bases)
         new = _with(leaves, places, [basis for basis, _ in found])
         orders = {place: order for place, (_, order) in zip(places, found, strict=True)}
-        return [_carried(matrices[i], leaves[i], new[i], orders, i) for i in range(len(leaves))]
+        of_leaf = [{side: orders[i, side] for side in SIDES if (i, side) in orders} for i in range(len(leaves))]
+        carry = jax.jit(_carried, static_argnums=0)  # traced once for each shape
+        return turned([carry(*row) for row in zip(matrices, leaves, new, of_leaf, strict=True)])
 
-    return cond(is_due, lambda: cond(is_first, first, improved), lambda: leaves) if places else leaves
+    if not places:
+        return leaves
+    which = jnp.where(is_first, 0, jnp.where(is_due, 1, 2))
+    found = switch(which, (first, improved, lambda: turned(leaves)))
+    out = list(leaves)
+    for i, new in zip(indices, found, strict=True):
+        out[i] = out[i]._replace(**new._asdict())
+    return out
 
 
 def _with(leaves: list[_Leaf], places: list[tuple[int, Side]], bases: list[Array]) -> list[_Leaf]:
@@ -226,7 +249,7 @@ def _with(leaves: list[_Leaf], places: list[tuple[int, Side]], bases: list[Array
     return new
 
 
-def _carried(matrix: Matrix | None, old: _Leaf, new: _Leaf, orders: dict[tuple[int, Side], Array], place: int) -> _Leaf:
+def _carried(matrix: Matrix | None, old: _Leaf, new: _Leaf, orders: dict[Side, Array]) -> _Leaf:
     """The leaf with its first moment in the new bases, and the entries of the second one in the new order."""
     if matrix is None:
         return new
@@ -234,6 +257,6 @@ def _carried(matrix: Matrix | None, old: _Leaf, new: _Leaf, orders: dict[tuple[i
     mu = rotated_back(mu, old.left_basis, old.right_basis)
     mu = rotated(mu, new.left_basis, new.right_basis)
     nu = matrix.of(old.nu)
-    for side in SIDES:
-        nu = in_order(nu, orders[place, side], side) if (place, side) in orders else nu
+    for side, order in orders.items():
+        nu = in_order(nu, order, side)
     return new._replace(mu=matrix.back(mu).astype(old.mu.dtype), nu=matrix.back(nu))

@@ -64,9 +64,14 @@ def as_arrays(tree: Any) -> Any:
         tree: parameters or updates.
     """
     leaves, treedef = jtu.tree_flatten(tree)
-    if all(isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves):
+    if all(isinstance(x, jax.Array) and _is_inexact(x.dtype) for x in leaves):
         return tree
     return treedef.unflatten(map(_as_array, leaves))
+
+
+@functools.cache  # asked for every leaf of every call
+def _is_inexact(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def _as_array(x: Any) -> Any:
