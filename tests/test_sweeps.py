@@ -163,7 +163,12 @@ def test_spaces_are_inverse_distribution_functions():
     u = 0.25
     assert sweeps.Uniform(1, 3).at(u) == 1.5
     assert sweeps.LogUniform(1e-4, 1.0).at(u) == pytest.approx(1e-3)
-    assert sweeps.OneMinus(sweeps.LogUniform(1e-4, 1.0)).at(u) == pytest.approx(0.999)
+    decays = sweeps.OneMinus(sweeps.LogUniform(1e-4, 1.0))
+    assert decays.at(u) == pytest.approx(0.9)
+    assert [decays.at(x) for x in (0.0, 1.0)] == pytest.approx([0.0, 0.9999], abs=1e-9)
+    assert sweeps.OneMinus(decays).at(u) == pytest.approx(1e-3)
+    assert [sweeps.OneMinus(sweeps.Choice([0.25, 0.5])).at(x) for x in (0.0, 0.9)] == [0.5, 0.75]
+    assert math.isfinite(sweeps.OneMinus(sweeps.Normal(1.0, 2.0)).at(0.0))
     assert sweeps.Choice("abcd").at(u) == "b"
     assert sweeps.Choice([1, 2]).at(0.999) == 2
     # Two objects of one text are two choices for Optuna.

@@ -62,15 +62,24 @@ class SearchSpace:
         return found
 
     def extended(self, edges: Mapping[str, bool], key: PRNGKeyArray, n: int) -> tuple[Sweep, np.ndarray] | None:
-        """Members beyond the edges at which the best one is; None where a hyperparameter can't have such values."""
-        beyond = {name: space.beyond(edges[name]) if name in edges else space for name, space in self.spaces.items()}
-        try:
-            sweep, at = SearchSpace(self.optimizer, **{k: v for k, v in beyond.items() if v is not None}).drawn(key, n)
-        except ValueError:  # a decay rate above 1
+        """Members beyond the edges at which the best one is; None if no hyperparameter can have such values."""
+        found, spaces, moved = None, self.spaces, {}
+        for name, above in edges.items():
+            beyond = self.spaces[name].beyond(above)
+            if beyond is None:
+                continue
+            # One at a time: a decay rate can't be above 1, and the others go beyond their edges all the same.
+            try:
+                found = SearchSpace(self.optimizer, **{**spaces, name: beyond}).drawn(key, n)
+            except ValueError:
+                continue
+            spaces, moved[name] = {**spaces, name: beyond}, above
+        if found is None:
             return None
+        sweep, at = found
         for column, name in enumerate(self.spaces):
-            if name in edges:
-                at[:, column] = 1 + at[:, column] / 2 if edges[name] else (at[:, column] - 1) / 2
+            if name in moved:
+                at[:, column] = 1 + at[:, column] / 2 if moved[name] else (at[:, column] - 1) / 2
         return sweep, at
 
 
@@ -257,7 +266,8 @@ def compare(
     `budget` members of each optimizer are drawn from its space and trained with one seed. The best by `metric` is
     chosen, and trained again with `seeds` new seeds, which are the same for all optimizers. So its report isn't that of
     a lucky run. Where the best member has the largest or the smallest value of a hyperparameter, half as many members
-    are drawn beyond it. If the chosen value is at the edge even then, `edges` says so: the space was too narrow.
+    are drawn beyond it; one that can't have such values stays in its space. If the chosen value is at the edge even
+    then, `edges` says so: the space was too narrow.
 
     The intervals are those of a percentile bootstrap over the seeds, and no correction is made for the number of pairs.
     Eight seeds show large differences only. Compare at two lengths of training: an order often changes with the length.
