@@ -184,6 +184,15 @@ def test_spaces_are_inverse_distribution_functions():
     assert len({sweeps.Uniform(0, 1), sweeps.Uniform(0, 1)}) == 1
 
 
+@pytest.mark.parametrize(
+    "name, message", [("sgd.nesterov", "is an option"), ("sgd.momentum", "Give the optimizer a number")]
+)
+def test_a_name_with_dots_is_proposed_as_it_can_be_written(name: str, message: str):
+    chain = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.SGD(0.1))
+    with pytest.raises(ValueError, match=rf'{message}.*`optimizer.replace\(\*\*{{"{name}": ...}}\)`'):
+        sweeps.grid(chain, **{name: [0.5, 0.9]})
+
+
 @pytest.mark.parametrize("sampler", ["sobol", "random", None])
 def test_samples_depend_on_the_key_alone_and_fill_the_space(sampler: str | None):
     space = {"learning_rate": sweeps.LogUniform(1e-4, 1e-1), "b2": sweeps.Uniform(0.9, 0.999)}
