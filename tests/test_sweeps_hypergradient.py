@@ -92,7 +92,8 @@ def test_numbers_of_a_schedule_at_an_end_of_their_interval_stay(monkeypatch: pyt
     with pytest.raises(ValueError, match="is learned within the open interval") as refused:
         sweeps.hypergradient(train, mx.SGD(schedule), begin)
     assert call_in(refused, "**") == f'**{{"{begin}": (low, high)}}'
-    assert sweeps.hypergradient(train, mx.SGD(schedule), **{begin: (-1.0, 1.0)}).bounds == {begin: (-1, 1)}
+    bounds: dict[str, Any] = {begin: (-1.0, 1.0)}
+    assert sweeps.hypergradient(train, mx.SGD(schedule), **bounds).bounds == bounds
     with pytest.raises(ValueError, match="must be a pair of bounds") as refused:
         sweeps.hypergradient(train, mx.SGD(schedule), **{begin: 0.0})  # type: ignore
     assert call_in(refused, "**") == f'**{{"{begin}": (0.5, 0.99)}}'
