@@ -98,8 +98,9 @@ def test_an_edge_of_a_decay_is_extended_on_its_side(best: Any):
     b2 = [float(found.search.sweep[i].b2) for i in found.members["Adam"]]
     assert len(b2) == 12
     # In the logarithm of 1 - b2, by half of the width of the space.
+    # It can't go below 0, which half of that doesn't.
     width = (0.2 / 1e-3) ** 0.5
-    low, high = (1 - 0.2 * width, 0.8) if best is min else (0.999, 1 - 1e-3 / width)
+    low, high = (1 - 0.2 * width**0.5, 0.8) if best is min else (0.999, 1 - 1e-3 / width)
     assert sum(low <= x <= high for x in b2) == 4
     assert b2[0] == best(b2)
     assert found.edges == {"Adam": ("b2",)}
