@@ -114,6 +114,56 @@ def test_inside_jit_with_a_static_optimizer():
     assert np.all(np.abs(u) > 6)
 
 
+NUMBERS = (0.25, 1, np.float64(0.5), np.asarray(0.5), jnp.asarray(0.125), jnp.bfloat16(0.5), jnp.asarray(2))
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+def test_a_number_that_is_set_by_name_traces_nothing(dtype: Any):
+    transform: Any = mx.Injected(mx.SGD(0.1), hyperparam_dtype=dtype)
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def step(state: Any, g: Any) -> Any:
+        return transform.update(g, state, g)
+
+    state: Any = transform.init(G)
+    for number in NUMBERS:
+        state.hyperparams["learning_rate"] = number
+        stored = state.hyperparameters.learning_rate
+        assert (stored.dtype, stored.aval.weak_type) == (dtype or jnp.float32, False)
+        u, state = step(state, G)
+        np.testing.assert_allclose(u, -float(number) * G)
+        state = with_hyperparams(state, {"hyperparams": {"learning_rate": number}})
+        _, state = step(state, G)
+    with jax.transfer_guard("disallow"):
+        state.hyperparams["learning_rate"] = 0.5
+
+
+def test_a_number_that_is_set_by_name_goes_to_the_devices_of_the_state():
+    mesh = jax.make_mesh((2,), ("data",))
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    transform: Any = mx.Injected(mx.SGD(0.1))
+    state = jax.device_put(transform.init(G), where)
+    state.hyperparams["learning_rate"] = 0.25
+    assert state.hyperparameters.learning_rate.sharding == where
+    state.hyperparams["learning_rate"] = jnp.asarray(0.5, jnp.float32)
+    assert state.hyperparameters.learning_rate.sharding == where
+    elsewhere = jax.device_put(jnp.asarray(0.5), jax.devices()[1])
+    state.hyperparams["learning_rate"] = elsewhere
+    assert state.hyperparameters.learning_rate.devices() == elsewhere.devices()
+
+
+def test_what_is_not_a_number_is_set_as_it_is():
+    state: Any = mx.Injected(mx.SGD(0.1)).init(G)
+    for value in (jnp.arange(3.0), jax.ShapeDtypeStruct((), jnp.float32), 1j, "0.1"):
+        state.hyperparams["learning_rate"] = value
+        assert state.hyperparameters.learning_rate is value
+    noisy: Any = mx.Injected(mx.AddNoise(0.1, 0.5, 3)).init(G)
+    (name,) = (name for name in noisy.hyperparams if "key" in name or "seed" in name)
+    noisy.hyperparams[name] = key = jax.random.key_data(jax.random.key(1))
+    assert noisy.hyperparams[name] is key
+
+
 def test_a_chain_inside():
     inner = mx.Chain(clip=mx.ClipByGlobalNorm(1.0), sgd=mx.SGD(0.1))
     transform: Any = mx.Injected(inner)
@@ -296,7 +346,7 @@ def test_it_is_donated_saved_and_restored(tmp_path: Path):
     assert eqx.tree_equal(restored, state)
     # A Python number in its place comes back as the array that the template has there.
     as_array = eqx.tree_at(lambda s: s.hyperparameters.inner.learning_rate, state, jnp.float32(3e-4))
-    state.hyperparams["learning_rate"] = 3e-4
+    state = eqx.tree_at(lambda s: s.hyperparameters.inner.learning_rate, state, 3e-4)
     checkpoint.save(tmp_path / "state", state, overwrite=True)
     found = [
         checkpoint.restore(tmp_path / "state", transform.init(G))[0],

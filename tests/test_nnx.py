@@ -94,6 +94,26 @@ def test_numbers_change_while_it_trains_and_nothing_is_traced_again(graph: bool)
 
 
 @each_mode
+@pytest.mark.filterwarnings("ignore:'.value' setter is now deprecated")
+def test_a_variable_keeps_its_dtype_whatever_number_it_is_set_to(graph: bool):
+    model = Net(nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.SGD(1.0), graph=graph)
+    rate: Any = optimizer.hyperparameters.learning_rate
+
+    @nnx.jit(graph=graph)
+    @ONCE
+    def train_step(model, optimizer, x, y):
+        return step(model, optimizer, x, y)
+
+    for number in (1e-3, 1, np.float64(0.5), np.asarray(0.5), jnp.asarray(1e-3), jnp.bfloat16(0.5), jnp.asarray(2)):
+        for put in (rate.set_value, lambda x: setattr(rate, "value", x), lambda x: rate.__setitem__(..., x)):
+            put(number)
+            stored = rate.get_value()
+            assert (stored.dtype, stored.aval.weak_type, float(stored)) == (jnp.float32, False, np.float32(number))
+        train_step(model, optimizer, *batch())
+
+
+@each_mode
 def test_a_number_may_be_written_inside_a_jitted_step(graph: bool):
     model = Net(nnx.Rngs(0))
     optimizer = modulax.nnx.Optimizer(model, mx.SGD(1.0), graph=graph)

@@ -91,6 +91,30 @@ def test_a_whole_step(mesh: Mesh):
     assert "is replicated over `data`, `model`, 8 copies: pass `zero=('data', 'model')`." in "".join(found.notes)
 
 
+class Proportional(mx.AbstractStatefulSchedule):
+    """A rate that is proportional to the loss."""
+
+    needs = ("value",)
+
+    def init(self) -> Any:
+        return jnp.zeros(())
+
+    def update(self, state: Any, *, value: Any, **extra: Any) -> Any:
+        del state, extra
+        return value
+
+    def __call__(self, state: Any, **extra: Any) -> Any:
+        del extra
+        return state
+
+
+def test_the_loss_is_passed_to_a_schedule(mesh: Mesh):
+    found = planning.plan(
+        mx.SGD(Proportional()), {"w": shape(8)}, mesh, loss=lambda p, x: jnp.sum(p["w"] * x), batch=2.0
+    )
+    assert found.state_bytes == 8, "a counter and the loss"
+
+
 def test_double_precision_that_is_not_enabled(mesh: Mesh):
     """Arrays of NumPy and shapes are float32 in the program."""
 

@@ -163,7 +163,12 @@ def test_spaces_are_inverse_distribution_functions():
     u = 0.25
     assert sweeps.Uniform(1, 3).at(u) == 1.5
     assert sweeps.LogUniform(1e-4, 1.0).at(u) == pytest.approx(1e-3)
-    assert sweeps.OneMinus(sweeps.LogUniform(1e-4, 1.0)).at(u) == pytest.approx(0.999)
+    decays = sweeps.OneMinus(sweeps.LogUniform(1e-4, 1.0))
+    assert decays.at(u) == pytest.approx(0.9)
+    assert [decays.at(x) for x in (0.0, 1.0)] == pytest.approx([0.0, 0.9999], abs=1e-9)
+    assert sweeps.OneMinus(decays).at(u) == pytest.approx(1e-3)
+    assert [sweeps.OneMinus(sweeps.Choice([0.25, 0.5])).at(x) for x in (0.0, 0.9)] == [0.5, 0.75]
+    assert math.isfinite(sweeps.OneMinus(sweeps.Normal(1.0, 2.0)).at(0.0))
     assert sweeps.Choice("abcd").at(u) == "b"
     assert sweeps.Choice([1, 2]).at(0.999) == 2
     # Two objects of one text are two choices for Optuna.
@@ -177,6 +182,15 @@ def test_spaces_are_inverse_distribution_functions():
     assert sweeps.Uniform(0, 1) == sweeps.Uniform(0.0, 1.0) != sweeps.LogUniform(0.1, 1.0)
     assert repr(sweeps.Uniform(0, 1)) == "Uniform(0.0, 1.0)"
     assert len({sweeps.Uniform(0, 1), sweeps.Uniform(0, 1)}) == 1
+
+
+@pytest.mark.parametrize(
+    "name, message", [("sgd.nesterov", "is an option"), ("sgd.momentum", "Give the optimizer a number")]
+)
+def test_a_name_with_dots_is_proposed_as_it_can_be_written(name: str, message: str):
+    chain = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.SGD(0.1))
+    with pytest.raises(ValueError, match=rf'{message}.*`optimizer.replace\(\*\*{{"{name}": ...}}\)`'):
+        sweeps.grid(chain, **{name: [0.5, 0.9]})
 
 
 @pytest.mark.parametrize("sampler", ["sobol", "random", None])

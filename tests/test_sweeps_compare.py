@@ -87,6 +87,42 @@ def test_no_member_beyond_the_range_of_a_hyperparameter():
     assert found.edges == {"Lion": ("b1",)}
 
 
+@pytest.mark.parametrize("best", [min, max])
+def test_an_edge_of_a_decay_is_extended_on_its_side(best: Any):
+    def train(optimizer: Any, key: Any) -> Any:
+        del key
+        return optimizer.b2 if best is min else -optimizer.b2
+
+    space = sweeps.SearchSpace(mx.Adam(1e-3), b2=sweeps.OneMinus(sweeps.LogUniform(1e-3, 0.2)))
+    found = sweeps.compare({"Adam": space}, train, budget=8, seeds=2, **QUIET)
+    b2 = [float(found.search.sweep[i].b2) for i in found.members["Adam"]]
+    assert len(b2) == 12
+    # In the logarithm of 1 - b2, by half of the width of the space.
+    # It can't go below 0, which half of that doesn't.
+    width = (0.2 / 1e-3) ** 0.5
+    low, high = (1 - 0.2 * width**0.5, 0.8) if best is min else (0.999, 1 - 1e-3 / width)
+    assert sum(low <= x <= high for x in b2) == 4
+    assert b2[0] == best(b2)
+    assert found.edges == {"Adam": ("b2",)}
+
+
+def test_an_edge_is_extended_beside_one_that_cannot_be():
+    spaces = {"b2": sweeps.Uniform(0.9, 0.9999), "learning_rate": RATE, "b1": sweeps.Uniform(0.5, 0.9)}
+    space = sweeps.SearchSpace(mx.Adam(1e-3), **spaces)
+    at = np.asarray([[0.9, 0.9, 0.1], [0.1, 0.1, 0.9]])
+    edges = space.edges(at, 0)
+    assert edges == {"b2": True, "learning_rate": True, "b1": False}
+    extended = space.extended(edges, jax.random.key(0), 4)
+    assert extended is not None
+    sweep, quantiles = extended
+    for member, (b2, rate, b1) in zip(sweep, quantiles, strict=True):
+        assert 0.9 <= member.b2 < 0.9999
+        assert 0.1 <= member.learning_rate <= 1.0
+        assert 0.3 - 1e-6 <= member.b1 <= 0.5
+        assert (0 <= b2 < 1, 1 <= rate < 1.5, -0.5 <= b1 < 0) == (True, True, True)
+    assert space.extended({"b2": True}, jax.random.key(0), 4) is None
+
+
 def test_spaces_beyond_an_edge():
     above, below = sweeps.LogUniform(1e-4, 1e-2).beyond(True), sweeps.LogUniform(1e-4, 1e-2).beyond(False)
     assert (above.low, above.high) == pytest.approx((1e-2, 1e-1))

@@ -1,5 +1,6 @@
 """Hypergradients within the ranges of hyperparameters, and the checkpointed scan."""
 
+import ast
 import math
 from typing import Any
 
@@ -76,6 +77,33 @@ def test_only_what_is_named_is_learned():
         np.testing.assert_allclose(same[name], value, rtol=1e-5)
         assert (changed[name] != value) == (name in some.start)
         assert changed[name].dtype == value.dtype
+
+
+def test_numbers_of_a_schedule_at_an_end_of_their_interval_stay(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
+    schedule = (0.5 * mx.schedules.Linear(0.1, 0.2, 0.9)).over(10)
+    found = sweeps.hypergradient(train, mx.SGD(schedule), "learning_rate")
+    begin = "learning_rate.schedule.right.transition_begin"
+    assert begin in mx.SGD(schedule).hyperparameters()
+    assert "learning_rate.schedule.right.end_value" in found.start
+    assert begin not in found.start
+    changed = found.optimizer({name: x + 0.1 for name, x in found.start.items()}).hyperparameters()
+    assert changed[begin] == 0
+    with pytest.raises(ValueError, match="is learned within the open interval") as refused:
+        sweeps.hypergradient(train, mx.SGD(schedule), begin)
+    assert call_in(refused, "**") == f'**{{"{begin}": (low, high)}}'
+    bounds: dict[str, Any] = {begin: (-1.0, 1.0)}
+    assert sweeps.hypergradient(train, mx.SGD(schedule), **bounds).bounds == bounds
+    with pytest.raises(ValueError, match="must be a pair of bounds") as refused:
+        sweeps.hypergradient(train, mx.SGD(schedule), **{begin: 0.0})  # type: ignore
+    assert call_in(refused, "**") == f'**{{"{begin}": (0.5, 0.99)}}'
+
+
+def call_in(refused: Any, begin: str) -> str:
+    """The code in a message that begins with something, which Python must be able to read."""
+    (code,) = (part for part in str(refused.value).split("`") if part.startswith(begin))
+    ast.parse(f"f({code})")
+    return code
 
 
 def test_values_stay_inside_their_interval():

@@ -5,7 +5,6 @@ import difflib
 import fnmatch
 import importlib
 import inspect
-import itertools
 import math
 from typing import Any
 
@@ -14,8 +13,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._protocol.container import check_part
+from .._protocol.extra_arguments import required_arguments
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
+from .._protocol.transform import AbstractTransform, everything_in
 from .._support.checks import brief, listing
 from .bibliography import Reference, publications
 from .optax_names import home, known_elsewhere, plain
@@ -124,7 +124,7 @@ def card(optimizer: str | type[AbstractOptimizer] | AbstractOptimizer) -> Card:
         summary=" ".join((type(instance).__doc__ or "").split("\n\n")[0].split()),
         references=tuple(map(_short, cited(instance).values())),
         state_bytes=_state_bytes(instance),
-        extra=tuple(dict.fromkeys(itertools.chain.from_iterable(map(extra_arguments, parts)))),
+        extra=tuple(required_arguments(instance)),
         takes_examples=bool(instance.example_axes),
         takes_complex=all("real" not in part.needs for part in parts),
     )

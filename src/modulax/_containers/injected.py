@@ -31,6 +31,7 @@ from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from .._support.variables import is_variable
+from ..tree._math import in_place_of
 from ..tree._names import Path, joined, paths_named, unknown_name
 from ..tree._paths import key_names, named_leaves
 from .from_factory import call_factories, from_call
@@ -71,8 +72,9 @@ class InjectedState(AbstractState):
 class Hyperparams(MutableMapping[str, Any]):
     """The hyperparameters in a state by name: a field, a dotted path, or the end of one if it is unambiguous.
 
-    Setting one changes the state in place, as in optax. The other fields of a state never change. A part that counts
-    its own steps follows its schedules itself: they have their values at its last step, and setting one does nothing.
+    Setting one changes the state in place, as in optax. A number is stored as an array like the one before it, so that
+    nothing is traced again. The other fields of a state never change. A part that counts its own steps follows its
+    schedules itself: they have their values at its last step, and setting one does nothing.
 
     Args:
         module: the transform that holds the hyperparameters.
@@ -99,8 +101,10 @@ class Hyperparams(MutableMapping[str, Any]):
         if is_schedule(old):
             return
         holder, key = accessor[:-1](self._module), accessor.path[-1]
-        if is_variable(old):  # in the state that the stock `flax.nnx.Optimizer` keeps
-            old.set_value(jnp.asarray(value, old.get_value().dtype))
+        is_in_variable = is_variable(old)  # in the state that the stock `flax.nnx.Optimizer` keeps
+        value = in_place_of(old.get_value() if is_in_variable else old, value)
+        if is_in_variable:
+            old.set_value(value)
         elif isinstance(holder, dict):
             holder[key] = value
         elif isinstance(holder, tuple):
@@ -141,7 +145,7 @@ def with_hyperparams(state: AbstractState, values: dict[str, Any]) -> AbstractSt
         inner, accessors = state.hyperparameters, state.hyperparams.accessors()
         for name, x in values.pop("hyperparams", {}).items():
             if not is_schedule(accessors[name](inner)):
-                inner = eqx.tree_at(accessors[name], inner, x)
+                inner = eqx.tree_at(accessors[name], inner, in_place_of(accessors[name](inner), x))
         values["hyperparameters"] = inner
     return with_fields(state, **values)
 

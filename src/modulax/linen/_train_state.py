@@ -1,6 +1,8 @@
 """Flax's `TrainState` with the optimizer as data."""
 
-from collections.abc import Mapping
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -9,8 +11,12 @@ from flax import struct
 from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 
-from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
-from .._support.checks import brief
+from .._protocol.extra_arguments import USUAL, optional_arguments, required_arguments
+from .._protocol.transform import AbstractTransform
+from .._support.checks import brief, listing, suggestion
+
+_COMPUTED = ("step", "params", "opt_state")
+_FIELDS_OF_FLAX = tuple(field.name for field in dataclasses.fields(train_state.TrainState))
 
 
 class _WithArguments(NamedTuple):
@@ -63,16 +69,48 @@ class TrainState(train_state.TrainState):
     def apply_gradients(self, *, grads: Any, **kwargs: Any) -> Self:
         """Take one step.
 
+            state = state.apply_gradients(grads=grads, value=loss, batch_stats=batch_stats)
+
         Args:
             grads: the gradients.
-            **kwargs: extra arguments that the optimizer needs, such as `value=loss`, and new values of other fields.
+            **kwargs: new values of other fields of the state, and extra arguments for the step of the optimizer, such
+                as `value=loss`. A field that is also the name of such an argument is both.
+
+        Raises:
+            TypeError: if an argument is neither a field nor anything that the optimizer could read, or if it is what
+                the step computes: `step`, `params` or `opt_state`.
         """
         if not kwargs:
             return super().apply_gradients(grads=grads)
-        needed = {name for part in everything_in(self.tx) for name in extra_arguments(part)}
-        extra = {name: kwargs.pop(name) for name in needed & kwargs.keys()}
+        fields = [field.name for field in dataclasses.fields(self)]
+        known = {*USUAL, *required_arguments(self.tx)}
+        extra = {name: x for name, x in kwargs.items() if name not in fields or name in known}
+        if computed := [name for name in _COMPUTED if name in kwargs.keys() - known]:
+            raise TypeError(
+                f"`apply_gradients({computed[0]}=...)`: the step computes `step`, `params` and `opt_state`. Write "
+                f"`state.apply_gradients(grads=grads).replace({computed[0]}=...)`."
+            )
+        replaced = {name: x for name, x in kwargs.items() if name in fields and name not in _COMPUTED}
+        if extra.keys() - known:
+            self._check_extra(extra, known, fields)
+        tx = replaced.pop("tx", self.tx)
         given = self.replace(tx=_WithArguments(self.tx, extra))
-        return super(TrainState, given).apply_gradients(grads=grads, **kwargs).replace(tx=self.tx)
+        return super(TrainState, given).apply_gradients(grads=grads, **replaced).replace(tx=tx)
+
+    def _check_extra(self, extra: Mapping[str, Any], known: set[str], fields: Sequence[str]) -> None:
+        """Raise an error for an extra argument that nothing in the optimizer reads, which is probably a field."""
+        named, takes_any = optional_arguments(self.tx, extra)
+        own = [name for name in fields if name not in _FIELDS_OF_FLAX]
+        for name in extra.keys() - known - named:
+            # A function that takes any argument may read this one, unless it is all but a field of the state.
+            if takes_any and not difflib.get_close_matches(name, own, cutoff=0.9):
+                continue
+            raise TypeError(
+                f"`apply_gradients({name}=...)`: `{type(self).__name__}` has no field `{name}`, and nothing in the "
+                f"optimizer reads an argument of this name.{suggestion(name, [*own, *sorted(known)])} The fields are "
+                f"{listing(fields)}. For another one, declare it in a subclass: `class State("
+                f"modulax.linen.TrainState)`, with `{name}: Any`."
+            )
 
     @property
     def eval_params(self) -> Any:

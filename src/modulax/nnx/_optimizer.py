@@ -33,7 +33,7 @@ from .._support.flax_nodes import register_class
 from .._support.methods import result_is_indexed
 from .._support.variables import is_variable
 from .._support.wrong_calls import foreign_attribute, meant_by
-from ..tree._math import strong
+from ..tree._math import in_place_of, strong
 from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
 from ..tree._state import owners
 
@@ -42,8 +42,8 @@ class Hyperparameter(nnx.Variable):
     """A hyperparameter of an optimizer, which NNX carries into and out of its transforms like any other variable."""
 
     def set_value(self, value: Any, **options: Any) -> None:
-        # A weakly typed array, such as `jnp.asarray(1e-3)`, has another type for JAX than the one that it replaces.
-        super().set_value(strong(value), **options)
+        # A Python number, or an array such as `jnp.asarray(1e-3)`, has another type for JAX than the one in its place.
+        super().set_value(in_place_of(self.get_value(), value), **options)
 
 
 @jtu.register_pytree_with_keys_class

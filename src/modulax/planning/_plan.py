@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from .._protocol.container import check_optimizer
-from .._protocol.transform import AbstractTransform, everything_in
+from .._protocol.transform import AbstractTransform
 from .._support.checks import brief
 from .._support.methods import explained
 from .._support.types import Params
@@ -131,8 +131,8 @@ def _step(
         model, extra = eqx.combine(arrays, static), eqx.combine(given, functions)
         if loss is not None:
             value, last = eqx.filter_value_and_grad(loss)(model, last)
-            if any("value" in transform.needs for transform in everything_in(optimizer)):
-                extra = {"value": value, **extra}
+            # A schedule, a measure or a condition may read it too. The compiler drops it where nothing does.
+            extra = {"value": value, **extra}
         model, state = optimizer.step(last, state, model, **extra)
         return eqx.filter(model, eqx.is_array), state
 

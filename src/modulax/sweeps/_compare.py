@@ -1,6 +1,7 @@
 """Compare optimizers: a search for each within a declared space, and the chosen ones on new seeds."""
 
 import dataclasses
+import itertools
 import os
 import zlib
 from collections.abc import Mapping
@@ -62,16 +63,43 @@ class SearchSpace:
         return found
 
     def extended(self, edges: Mapping[str, bool], key: PRNGKeyArray, n: int) -> tuple[Sweep, np.ndarray] | None:
-        """Members beyond the edges at which the best one is; None where a hyperparameter can't have such values."""
-        beyond = {name: space.beyond(edges[name]) if name in edges else space for name, space in self.spaces.items()}
-        try:
-            sweep, at = SearchSpace(self.optimizer, **{k: v for k, v in beyond.items() if v is not None}).drawn(key, n)
-        except ValueError:  # a decay rate above 1
+        """Members beyond the edges at which the best one is; None if no hyperparameter can have such values.
+
+        Where the far end is out of the range of the hyperparameter, half or a quarter of the space is tried.
+        """
+        found, spaces, moved = None, self.spaces, {}
+        for name, share in itertools.product(edges, (1.0, 0.5, 0.25)):
+            beyond = self.spaces[name].beyond(edges[name])
+            if beyond is None or name in moved:
+                continue
+            # One at a time: a decay rate can't be above 1, and the others go beyond their edges all the same.
+            new = {**spaces, name: _Near(beyond, share, edges[name])}
+            try:
+                self.optimizer.replace(**{name: new[name].at(float(edges[name]))})
+                found = SearchSpace(self.optimizer, **new).drawn(key, n)
+            except ValueError:
+                continue
+            spaces, moved[name] = new, share
+        if found is None:
             return None
+        sweep, at = found
         for column, name in enumerate(self.spaces):
-            if name in edges:
-                at[:, column] = 1 + at[:, column] / 2 if edges[name] else (at[:, column] - 1) / 2
+            if name in moved:
+                distance = moved[name] / 2 * (at[:, column] if edges[name] else 1 - at[:, column])
+                at[:, column] = 1 + distance if edges[name] else -distance
         return sweep, at
+
+
+class _Near(AbstractSpace):
+    """The share of a space beyond an edge that is next to that edge."""
+
+    def __init__(self, space: AbstractSpace, share: float, above: bool):
+        self.space, self.share, self.above = space, share, above
+
+    def at(self, u: float) -> Any:
+        """Return the quantile: from the lower end of the space if it is above the edge, else up to its upper end."""
+        u = self.share * u if self.above else 1 - self.share * (1 - u)
+        return self.space.at(min(u, 1 - 1e-12))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -257,7 +285,8 @@ def compare(
     `budget` members of each optimizer are drawn from its space and trained with one seed. The best by `metric` is
     chosen, and trained again with `seeds` new seeds, which are the same for all optimizers. So its report isn't that of
     a lucky run. Where the best member has the largest or the smallest value of a hyperparameter, half as many members
-    are drawn beyond it. If the chosen value is at the edge even then, `edges` says so: the space was too narrow.
+    are drawn beyond it; one that can't have such values stays in its space. If the chosen value is at the edge even
+    then, `edges` says so: the space was too narrow.
 
     The intervals are those of a percentile bootstrap over the seeds, and no correction is made for the number of pairs.
     Eight seeds show large differences only. Compare at two lengths of training: an order often changes with the length.

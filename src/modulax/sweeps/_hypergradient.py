@@ -38,7 +38,7 @@ from .._support.checks import (
     listing,
 )
 from .._support.keys import is_key_data
-from ..tree._names import joined
+from ..tree._names import as_argument, joined
 from ..tree._paths import dotted
 from ._sweep import check_optimizer, refuse_absent
 
@@ -132,14 +132,9 @@ class Hypergradient(Generic[Optimizer]):
             raise ValueError(
                 f"`{path}` of {self._name} is {float(leaf):g}, and it is learned within the open interval "
                 f"({interval.low:g}, {interval.high:g}). Start from a value inside it, or give other bounds: "
-                f"`{_argument(path)}(low, high)`."
+                f"`{as_argument(path, '(low, high)')}`."
             )
         return jnp.asarray(interval.unconstrained(float(leaf)), getattr(leaf, "dtype", default_float()))
-
-
-def _argument(path: str) -> str:
-    """How a hyperparameter is given as a keyword argument."""
-    return f"{path}=" if path.isidentifier() else f'**{{"{path}": '
 
 
 def _check_loss(out: Any, has_aux: bool) -> None:
@@ -201,7 +196,8 @@ def hypergradient(
             the validation loss after training.
         optimizer: the optimizer from which the search begins; whatever is not named stays as it is.
         *names: the hyperparameters to learn, by the names of `replace`: a field, a dotted path, the end of one, or a
-            pattern. The name of a schedule or of a tuple means all numbers in it.
+            pattern. The name of a schedule or of a tuple means all numbers in it but those that are at an end of
+            their interval, such as a `transition_begin` of 0, which stay as they are.
         has_aux: whether `train` returns a pair, the loss and anything else, as for `jax.value_and_grad`.
         **bounds: hyperparameters to learn with an open interval of their own, `b1=(0.5, 0.99)`; the bounds may be
             infinite.
@@ -232,7 +228,8 @@ def _interval(name: str, pair: Any) -> Interval:
         low, high = map(float, pair)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`sweeps.hypergradient({name}=...)` must be a pair of bounds, such as `{name}=(0.5, 0.99)`, got {pair!r}."
+            f"`sweeps.hypergradient({name}=...)` must be a pair of bounds, such as "
+            f"`{as_argument(name, '(0.5, 0.99)')}`, got {pair!r}."
         ) from error
     if not low < high or (low == -INF and high < INF):
         raise ValueError(
@@ -248,11 +245,16 @@ def _variables(optimizer: AbstractTransform, name: str, interval: Interval | Non
     refuse_absent(f"sweeps.hypergradient({name!r})", optimizer, name, paths)
     prefixes = list(map(joined, paths))
     variables: Variables = {}
+    at_an_end: set[str] = set()
     for place, (keys, leaf) in enumerate(jtu.tree_leaves_with_path(optimizer)):
         path = dotted(keys)
         if any(f"{path}.".startswith(f"{prefix}.") for prefix in prefixes) and not is_key_data(leaf):
             by_sign = INTERVALS[POSITIVE] if float(leaf) > 0 else EVERYWHERE
             variables[path] = place, interval or INTERVALS.get(_requirement(optimizer, keys), by_sign)
+            if interval is None and path not in prefixes and float(leaf) in variables[path][1]:
+                at_an_end.add(path)
+    if at_an_end < variables.keys():
+        variables = {path: x for path, x in variables.items() if path not in at_an_end}
     if not variables:
         raise ValueError(
             f"`sweeps.hypergradient({name!r})`: `{name}` of {type(optimizer).__name__} is not a hyperparameter, so the "

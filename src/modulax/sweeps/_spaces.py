@@ -162,8 +162,8 @@ class OneMinus(AbstractSpace):
         self.space = space
 
     def at(self, u: float) -> float:
-        """Return one minus the value of the other space."""
-        return 1.0 - self.space.at(u)
+        """Return one minus the value of the other space above which a fraction `u` lies."""
+        return 1.0 - self.space.at(min(1.0 - u, 1 - 1e-12))  # a space is asked for quantiles below 1
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter that Optuna samples, that of the other space: one minus the hyperparameter."""

@@ -31,7 +31,7 @@ from .._protocol.hyperparameters import (
 )
 from .._protocol.transform import AbstractTransform
 from .._support.checks import one_line
-from ..tree._names import NamingError, Path, joined
+from ..tree._names import NamingError, Path, as_argument, joined
 from ._html import columns_of, html_rows
 
 Members = Sequence[AbstractTransform]
@@ -213,7 +213,8 @@ def _check_member(member: Any) -> None:
     if path := batched_number(member):
         raise ValueError(
             f"A member of a sweep must be one optimizer, and `{path}` of this {type(member).__name__} has several "
-            f"values. Write `sweeps.zipped({type(member).__name__}(...), {path}=values)` in place of the `vmap`."
+            f"values. Write `sweeps.zipped({type(member).__name__}(...), {as_argument(path, 'values')})` in place of "
+            f"the `vmap`."
         )
 
 
@@ -268,7 +269,7 @@ def paths_of(
             raise ValueError(
                 f"`{function}({name}=...)`: `{name}` of {owner} is an option and not a hyperparameter. Another value "
                 f"means another program, so it cannot vary within a batch. Put two sweeps together: "
-                f"`sweeps.concat([sweep, other])`, where `other` is made from `optimizer.replace({name}=...)`."
+                f"`sweeps.concat([sweep, other])`, where `other` is made from `optimizer.replace({as_argument(name)})`."
             )
     return all_paths
 
@@ -289,7 +290,7 @@ def refuse_absent(call: str, optimizer: AbstractTransform, name: str, paths: Ite
         if path[-1] in fields and "number" in fields[path[-1]].metadata and value_at(optimizer, path) is None:
             raise ValueError(
                 f"`{call}`: `{joined(path)}` of {type(optimizer).__name__} is None, and with a number in its place the "
-                f"program is another one. Give the optimizer a number: `optimizer.replace({name}=...)`."
+                f"program is another one. Give the optimizer a number: `optimizer.replace({as_argument(name)})`."
             )
 
 

@@ -10,6 +10,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Inexact, Num, PyTree, Real
 
 from .._support.arithmetic import (
@@ -20,9 +22,11 @@ from .._support.arithmetic import (
     dtype_in_program,
     in_dtype,
     is_inexact_array,
+    rank_of,
     safe_sqrt,
 )
 from .._support.placement import typed_like
+from .._support.types import ARRAY_TYPES
 from ._leaves import check_shapes, columns, leaves_of
 from ._paths import leaf_paths
 
@@ -68,6 +72,30 @@ def strong(x: Any) -> Any:
     """Remove the weak type of an array: a state like it keeps its dtype, and a restored one doesn't retrace."""
     is_weak = isinstance(x, jax.Array) and x.aval.weak_type
     return jax.lax.convert_element_type(x, x.dtype) if is_weak else x
+
+
+def in_place_of(old: Any, new: Any) -> Any:
+    """Return a number as an array that takes the place of another one, so that no program is traced or compiled again.
+
+    It gets the dtype of the other one, no weak type, and its devices unless it has devices of its own. Whatever is not
+    a real number, or a real array of the same shape, is returned as it is, without a weak type.
+    """
+    shape, dtype = np.shape(old), getattr(old, "dtype", default_float())
+    is_number = isinstance(new, (int, float, *ARRAY_TYPES)) and np.shape(new) in ((), shape)
+    if (
+        not is_number
+        or not jnp.issubdtype(dtype, jnp.floating)
+        or rank_of(getattr(new, "dtype", dtype)) > rank_of(dtype)
+    ):
+        return strong(new)
+    if isinstance(new, jax.Array):
+        new = strong(new) if new.dtype == dtype else jax.lax.convert_element_type(new, dtype)
+    else:
+        new = jax.device_put(np.asarray(new, dtype))  # which `jax.transfer_guard` takes for meant
+    is_known = isinstance(old, jax.Array) and not any(isinstance(x, Tracer) for x in (old, new))
+    if is_known and old.committed and not new.committed and new.shape == shape:
+        return jax.device_put(new, old.sharding)
+    return new
 
 
 def widened(tree: PyTree) -> PyTree:

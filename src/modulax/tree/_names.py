@@ -26,6 +26,11 @@ def joined(path: Sequence[Any]) -> str:
     return ".".join(map(str, path))
 
 
+def as_argument(name: str, value: str = "...") -> str:
+    """A name and its value as they are written in a call: as a keyword, or in a mapping if the name has dots."""
+    return f"{name}={value}" if name.isidentifier() else f'**{{"{name}": {value}}}'
+
+
 def ends_with(path: Path, name: str) -> bool:
     """Whether a name, as it is written, is a path or the end of one."""
     is_candidate = joined(path).endswith(name)  # most paths are not

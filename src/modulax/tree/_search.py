@@ -14,7 +14,18 @@ from jaxtyping import PyTree
 from .._support.arithmetic import rank_of
 from .._support.checks import listing
 from .._support.optree_nodes import entry_of
-from ._names import NamingError, Path, ambiguous_name, ends_with, fits, is_pattern, joined, outermost, unknown_name
+from ._names import (
+    NamingError,
+    Path,
+    ambiguous_name,
+    as_argument,
+    ends_with,
+    fits,
+    is_pattern,
+    joined,
+    outermost,
+    unknown_name,
+)
 from ._paths import key_names, leaf_paths, leaves_by_names, leaves_with_paths
 from ._stacks import stack_like, unstack
 from ._state import one_level
@@ -195,7 +206,7 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
             paths = [n.path for n in found]
             remedy = f'Write one of them as `tree.set(..., **{{"{paths[0]}": ...}})`'
             if key in paths:
-                remedy = f"Choose one with `tree.set(..., {_filtering(key)}, {key}=...)`"
+                remedy = f"Choose one with `tree.set(..., {_filtering(key)}, {as_argument(key)})`"
             remedy += f', or change them all with `**{{"*.{key}": ...}}`.'
             raise ambiguous_name(call, [n.names for n in found], remedy)
         for node in found:
