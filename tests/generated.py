@@ -26,6 +26,7 @@ import modulax.nnx
 import modulax.planning
 import modulax.sweeps
 import modulax.testing
+from docs.comparison_pictures import summary
 from docs.pictures import table_of
 from modulax.testing._fields import fields_of, with_optional_numbers
 from modulax.tree._paths import named_leaves
@@ -93,6 +94,11 @@ def optimizers() -> str:
             rows.append((group["title"], link(name), card.summary, bytes_, ", ".join(needs), paper(card.optimizer)))
     head = ("group", "optimizer", "what it does", "bytes", "needs", "paper")
     return f'<div class="sortable-table">\n\n{table(head, rows)}\n\n</div>\n'
+
+
+def compared() -> str:
+    """The ranks of the optimizers in the comparisons."""
+    return f'<div class="sortable-table">\n\n{table(*summary())}\n\n</div>\n'
 
 
 def groups() -> str:
@@ -227,7 +233,7 @@ PAGES = {
     "README.md": [figures],
     "docs/features.md": [contents],
     "docs/api/optimizers.md": [optimizers_by_group],
-    "docs/choosing_an_optimizer.md": [groups, optimizers],
+    "docs/choosing_an_optimizer.md": [groups, compared, optimizers],
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
     "docs/released_code.md": [released, partial(released, FIRST_ORDER + AROUND + CURVATURE), departures],

@@ -165,8 +165,8 @@ TURNING = mx.schedules.Linear(-0.1, 0.1, 1)
 @pytest.mark.parametrize("after", [mx.ScaleBySchedule(TURNING), mx.Scale(TURNING)])
 def test_the_sign_of_a_factor_is_that_of_its_step(after: Any):
     """Before a part that acts on whole arrays; the factor is negative at the first step, and positive after it."""
-    inner = mx.Chain(mx.ScaleByAdam(), after, mx.Centralize())
-    inner = inner if isinstance(after, mx.ScaleBySchedule) else mx.Scheduled(inner)
+    chain = mx.Chain(mx.ScaleByAdam(), after, mx.Centralize())
+    inner: Any = chain if isinstance(after, mx.ScaleBySchedule) else mx.Scheduled(chain)
     optimizer, params = mx.Cautious(inner), {"w": jnp.asarray([[1.0, -2.0], [3.0, 0.5]])}
     plain, state, states = inner.init(params), optimizer.init(params), []
     for _ in range(2):

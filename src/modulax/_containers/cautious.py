@@ -81,7 +81,7 @@ def _signs(transform: AbstractTransform, tree: PyTree) -> list[Any]:
         return [-1.0] * n
     if type(transform) is ScaleByLearningRate:
         return [-1.0 if transform.flip_sign else 1.0] * n
-    if type(transform) in (Scale, ScaleBySchedule):
+    if type(transform) is Scale or type(transform) is ScaleBySchedule:
         return [jnp.sign(transform.step_size)] * n
     signs: list[Any] = [1.0] * n
     for part in transform.each_part():
