@@ -453,6 +453,19 @@ def test_explicit_axes_that_codes_cannot_be_divided_over():
         chex.assert_trees_all_close(jax.device_get(found), jax.device_get(expected), rtol=1e-5)
 
 
+@pytest.mark.parametrize("optimizer", [mx.MARS(0.1), mx.Adan(0.1)], ids=lambda x: type(x).__name__)
+def test_a_gradient_in_the_state_beside_moments_that_are_divided(optimizer: Any):
+    """On explicit axes, where each device has whole groups of eight rows of the one and not of the others."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4])
+    params, low_bit = {"w": values((16, 128))}, mx.LowBit(optimizer, min_size=1)
+    expected = low_bit.step(params, low_bit.init(params), params)
+    with jax.set_mesh(mesh):
+        whole = jax.device_put(params, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+        init = jax.jit(low_bit.init, out_shardings=mx.state_sharding(low_bit, whole, zero="d"))
+        found = low_bit.step(whole, init(whole), whole)
+    chex.assert_trees_all_close(jax.device_get(found[0]), jax.device_get(expected[0]), rtol=1e-5)
+
+
 def test_a_step_inside_shard_map_is_that_of_each_part():
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
     of = jax.sharding.PartitionSpec("d")

@@ -111,7 +111,9 @@ def of_entries(x: Array, block: int) -> Array:
 
 
 def _maxima(xs: Sequence[Array]) -> Sequence[Array]:
-    """The maxima over the last axis of nonnegative integers, by one reduction of all arrays."""
+    """The maxima over the last axis of nonnegative integers, by one reduction of all arrays that are divided alike."""
+    if len({jax.typeof(x) for x in xs}) > 1:  # on explicit axes, with other groups of rows
+        return [_maxima([x])[0] for x in xs]
 
     def largest(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
         return [jnp.maximum(x, y) for x, y in zip(a, b, strict=True)]
