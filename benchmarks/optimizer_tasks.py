@@ -310,6 +310,6 @@ def tasks() -> dict[str, Task]:
             "autoencoder of digits (Equinox)",
             arrays(make_autoencoder),
             of_model(make_autoencoder, images_as_targets(), squared_error, 64),
-            (400, 2000),
+            (400, 1000),
         ),
     }

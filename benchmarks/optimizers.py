@@ -98,15 +98,25 @@ def compared(task: Task, name: str, steps: int, folder: Path | None, **quick: An
     return [row_of(comparison, optimizer, params, size) for optimizer in comparison.names]
 
 
+def rounded(x: Any) -> Any:
+    """All floats of the results with six digits."""
+    if isinstance(x, dict):
+        return {name: rounded(y) for name, y in x.items()}
+    if isinstance(x, list):
+        return [rounded(y) for y in x]
+    return float(f"{x:.6g}") if isinstance(x, float) else x
+
+
 def page(results: dict[str, Any]) -> str:
     """The tables."""
     lines = [
         "# Optimizers, compared",
         "",
-        f"`benchmarks/optimizers.py` at commit {results['commit']}: {results['budget']} members of each optimizer are "
-        f"drawn from its space and trained with one seed; the best by the validation loss is trained with "
-        f"{results['seeds']} new seeds. The interval is one of 95 % for the mean of their test losses. Optimizers "
-        "whose difference may be zero share a rank. State is in bytes for each parameter.",
+        f"`benchmarks/optimizers.py` at commit {results['commit']}: {results['budget']} members of each optimizer are",
+        "drawn from its space and trained with one seed; the best by the validation loss is trained with "
+        f"{results['seeds']} new seeds.",
+        "The interval is one of 95 % for the mean of their test losses. Optimizers whose difference may be zero share",
+        "a rank. State is in bytes per parameter.",
     ]
     for task in results["tasks"]:
         for steps, rows in task["lengths"].items():
@@ -152,6 +162,7 @@ def main() -> None:
         if arguments.only is None or name in arguments.only:
             lengths = {str(steps): compared(task, name, steps, arguments.folder) for steps in task.steps}
             results["tasks"].append({"name": name, "title": task.title, "lengths": lengths})
+    results = rounded(results)
     stored.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     (HERE / "OPTIMIZERS.md").write_text(page(results), encoding="utf-8")
 
