@@ -33,6 +33,7 @@ def summary() -> tuple[list[str], list[list[str]]]:
 def draw(folder: Path) -> None:
     """For each training, the test losses of the new seeds, with their means and intervals; the best ones in color."""
     import drawing
+    from matplotlib.ticker import MaxNLocator, NullLocator
 
     for task in results()["tasks"]:
         file = folder / f"comparison_{task['name']}.svg"
@@ -47,4 +48,7 @@ def draw(folder: Path) -> None:
                 axes.invert_yaxis()
                 axes.grid(axis="x")
                 axes.set(xscale="log", xlabel="test loss")
+                axes.xaxis.set_major_locator(MaxNLocator(4))
+                axes.xaxis.set_major_formatter("{x:g}")
+                axes.xaxis.set_minor_locator(NullLocator())
                 axes.set_title(f"{steps} steps", loc="left", fontsize=9, fontweight="bold")
