@@ -40,7 +40,7 @@ QUICK_COMPILER = {
         )
     )
 }
-# What needs not run at every change. Numbers against published equations, released code, optax and SciPy:
+# What need not run at every change. Numbers against published equations, released code, optax and SciPy:
 THOROUGH = (
     "test_equations*.py",
     "test_released_*.py",
@@ -69,8 +69,14 @@ THOROUGH = (
     "test_sweeps_devices.py",
     "test_carry.py",
     "test_checkpoint_optax.py",
-    # Whole trainings:
+    # Whole trainings, line searches, and processes that are killed:
     "test_convergence.py",
+    "test_lbfgs.py",
+    "test_linesearch*.py",
+    "test_sweeps_folder.py",
+    "test_sweeps_searching.py",
+    "test_checkpoint_groups.py",
+    "test_roles.py",
     "test_training.py",
     "programs/test_recurrent.py",
     "programs/test_reinforcement_learning.py",
