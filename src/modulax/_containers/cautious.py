@@ -182,14 +182,15 @@ class AbstractSignGuided(AbstractContainer):
         direction, within, end = _split(transform)
         states: dict[str, State] = {}
 
+        def of(chain: Chain) -> ChainState:
+            return ChainState({name: state[name] for name in chain.parts})
+
         def run(chain: Chain, updates: Updates) -> Updates:
-            given = ChainState({name: state[name] for name in chain.parts})
-            updates, new = chain.update(updates, given, step.params, **step.extra)
+            updates, new = chain.update(updates, of(chain), step.params, **step.extra)
             states.update({name: new[name] for name in chain.parts})
             return updates
 
-        given = ChainState({name: state[name] for name in direction.parts})
-        signs = _product(signs, _signs(direction.at(given), step.gradients))
+        signs = _product(signs, _signs(direction.at(of(direction)), step.gradients))
         updates = run(direction, updates)
         if within is None:
             updates = self._guided(updates, step.gradients, signs)

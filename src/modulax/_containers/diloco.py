@@ -83,11 +83,8 @@ class DiLoCo(AbstractSteering):
     axis_name: str | tuple[str, ...] | None = eqx.field(static=True, default=None, kw_only=True)
 
     needs: ClassVar[tuple[str, ...]] = ("params",)
-
-    @property
-    def update_dtype(self) -> DTypeLike:
-        # The way to the parameters after a round, in bfloat16, would be rounded, and not lead there.
-        return jnp.float32
+    # The way to the parameters after a round, in bfloat16, would be rounded, and not lead there.
+    update_dtype: ClassVar[DTypeLike] = jnp.float32
 
     def init(self, params: Params) -> DiLoCoState:
         """Return the states of both optimizers, and a copy of the parameters as those after a round."""

@@ -161,11 +161,8 @@ class Lookahead(AbstractSteering):
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
-
-    @property
-    def update_dtype(self) -> DTypeLike:
-        # The way to the slow parameters, in bfloat16, would be rounded, and not lead there.
-        return jnp.float32
+    # The way to the slow parameters, in bfloat16, would be rounded, and not lead there.
+    update_dtype: ClassVar[DTypeLike] = jnp.float32
 
     def init(self, params: Params) -> LookaheadState:
         """Return the state of the fast optimizer and, for plain parameters, a copy of them as the slow ones."""

@@ -62,13 +62,15 @@ class LastOne(NamedTuple):
         Args:
             changed: what changes them, with `{}` in the place of the optimizer.
         """
-        base = None if self.written is self.transform else getattr(self.written, "_base", None)
-        if not isinstance(self.transform, AbstractContainer) or (base is None and self.written is not self.transform):
+        if not isinstance(self.transform, AbstractContainer):
+            return None
+        if self.written is self.transform:
+            base = f"{type(next(self.transform.each_part()).transform).__name__}(...)"
+        elif (base := getattr(self.written, "_base", None)) is None:
             return None
         missing = dataclasses.MISSING
         required = [x for x in dataclasses.fields(self.transform) if x.default is x.default_factory is missing]
-        name = type(next(self.transform.each_part()).transform).__name__
-        inside = changed.format(base or f"{name}(...)")
+        inside = changed.format(base)
         return f"`{type(self.transform).__name__}({inside}{', ...' if len(required) > 1 else ''})`"
 
 

@@ -62,15 +62,12 @@ class StochasticRounding(AbstractContainer):
     _why_last: ClassVar[str] = "rounds the new parameters"
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_one_pass: ClassVar[bool] = True
+    # Updates in the dtype of the parameter would be rounded to the nearest before they are rounded at random.
+    update_dtype: ClassVar[DTypeLike] = jnp.float32
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del tree, state
         return Effect(is_fine=True)
-
-    @property
-    def update_dtype(self) -> DTypeLike:
-        # Updates in the dtype of the parameter would be rounded to the nearest before they are rounded at random.
-        return jnp.float32
 
     def init(self, params: Params) -> StochasticRoundingState:
         """Return a copy of the key, and the inner state."""

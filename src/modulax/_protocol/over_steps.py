@@ -20,14 +20,23 @@ def values_over_steps(schedule: AbstractSchedule) -> np.ndarray | None:
         schedule: the schedule.
     """
     try:
-        return np.asarray(_evaluated(schedule, jnp.asarray(np.unique(_steps(schedule)))))
+        steps, values = map(np.asarray, _sampled(schedule))
     except Exception:  # a user's function may raise anything for an array
         return None
+    # Sorted here, because in the program the number of steps is that of all schedules of a class.
+    return values[np.unique(steps, return_index=True)[1]]
 
 
 def at_all_magnitudes(schedule: AbstractSchedule) -> Array:
     """The values of a schedule at steps of all magnitudes, also in a program."""
-    return _evaluated(schedule, _steps(schedule))
+    return _sampled(schedule)[1]
+
+
+@jax.jit
+def _sampled(schedule: AbstractSchedule) -> tuple[Array, Array]:
+    """Steps, in no order, and the values at them."""
+    steps = _steps(schedule)
+    return steps, jax.vmap(schedule)(steps)
 
 
 def _steps(schedule: AbstractSchedule) -> Array:
@@ -44,8 +53,3 @@ def _steps(schedule: AbstractSchedule) -> Array:
     beside = jnp.concatenate([jnp.floor(numbers) + k for k in (-1, 0, 1)])
     # A number that is NaN is at no step.
     return jnp.concatenate([jnp.asarray([0.0, *_STEPS], default_float()), jnp.nan_to_num(beside).clip(0, _STEPS[-1])])
-
-
-@jax.jit
-def _evaluated(schedule: AbstractSchedule, steps: Array) -> Array:
-    return jax.vmap(schedule)(steps)
