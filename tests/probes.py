@@ -1,8 +1,9 @@
-"""Transforms that tell the tests what happens inside a container."""
+"""Transforms that tell the tests what happens inside a container, and a schedule that asks for an argument."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import modulax as mx
 
@@ -20,3 +21,21 @@ class Noted(mx.AbstractTransform):
         del params, extra
         jax.debug.callback(lambda: runs.append(1))
         return updates, state
+
+
+class Proportional(mx.AbstractStatefulSchedule):
+    """A rate that is proportional to the loss before."""
+
+    needs = ("value",)
+    factor: float = mx.number(0.1)
+
+    def init(self) -> jax.Array:
+        return jnp.zeros(())
+
+    def update(self, state: Any, *, value: Any, **extra: Any) -> jax.Array:
+        del state, extra
+        return jnp.asarray(value)
+
+    def __call__(self, state: Any, **extra: Any) -> jax.Array:
+        del extra
+        return self.factor * state

@@ -14,6 +14,7 @@ from flax.training import train_state
 import modulax as mx
 import modulax.linen
 
+from .probes import Proportional
 from .settings import jax_defaults
 
 MODEL = nn.Sequential([nn.Dense(8), jnp.tanh, nn.Dense(1)])
@@ -137,24 +138,6 @@ class Largest(mx.AbstractMeasure):
         del updates, params
         state = jnp.maximum(state, extra["value"])
         return state, state
-
-
-class Proportional(mx.AbstractStatefulSchedule):
-    """A rate that is proportional to the loss before."""
-
-    needs = ("value",)
-    factor: float = mx.number(0.1)
-
-    def init(self) -> jax.Array:
-        return jnp.zeros(())
-
-    def update(self, state: Any, *, value: Any, **extra: Any) -> jax.Array:
-        del state, extra
-        return jnp.asarray(value)
-
-    def __call__(self, state: Any, **extra: Any) -> jax.Array:
-        del extra
-        return self.factor * state
 
 
 def objective(params: Any, x: Any, y: Any) -> jax.Array:

@@ -20,6 +20,8 @@ from modulax.planning._hlo import traffic
 from modulax.planning._notes import notes
 from modulax.planning._report import bytes_text, count_text, flops_text, seconds_text
 
+from .probes import Proportional
+
 OPTIMIZER = mx.AdamW(1e-3)
 
 
@@ -89,23 +91,6 @@ def test_a_whole_step(mesh: Mesh):
     assert found.state_bytes == found.param_bytes + 4, "and a counter"
     assert found.state[0].name == "trace.trace"
     assert "is replicated over `data`, `model`, 8 copies: pass `zero=('data', 'model')`." in "".join(found.notes)
-
-
-class Proportional(mx.AbstractStatefulSchedule):
-    """A rate that is proportional to the loss."""
-
-    needs = ("value",)
-
-    def init(self) -> Any:
-        return jnp.zeros(())
-
-    def update(self, state: Any, *, value: Any, **extra: Any) -> Any:
-        del state, extra
-        return value
-
-    def __call__(self, state: Any, **extra: Any) -> Any:
-        del extra
-        return state
 
 
 def test_the_loss_is_passed_to_a_schedule(mesh: Mesh):

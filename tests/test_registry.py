@@ -16,6 +16,7 @@ from modulax._catalog.bibliography import bibliography, publications
 from . import generated, vocabulary
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
+from .probes import Proportional
 
 TESTS = Path(__file__).parent
 
@@ -77,23 +78,6 @@ def test_an_unknown_name_is_refused_with_those_that_are_near():
         mx.card("scale_by_adam")
 
 
-class ByLoss(mx.AbstractStatefulSchedule):
-    """A rate that depends on the loss, which the optimizer doesn't name itself."""
-
-    needs = ("value",)
-
-    def init(self) -> Any:
-        return jnp.zeros(())
-
-    def update(self, state: Any, *, value: Any, **extra: Any) -> Any:
-        del state, extra
-        return value
-
-    def __call__(self, state: Any, **extra: Any) -> Any:
-        del extra
-        return state
-
-
 def test_a_card_says_what_an_optimizer_needs_and_stores():
     card = mx.card("adamw")
     assert (card.name, card.optimizer, card.state_bytes, card.extra) == ("adamw", mx.AdamW, 8.0, ())
@@ -106,7 +90,7 @@ def test_a_card_says_what_an_optimizer_needs_and_stores():
     assert not mx.card("rprop").takes_complex
     assert mx.card(mx.SGD).state_bytes == 0
     assert mx.card(mx.SGD(0.1, momentum=0.9)).state_bytes == 4
-    assert mx.card(mx.SGD(ByLoss())).extra == ("value",)
+    assert mx.card(mx.SGD(Proportional())).extra == ("value",)
 
 
 @pytest.mark.parametrize("name", mx.available())
