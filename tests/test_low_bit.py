@@ -205,16 +205,17 @@ def test_arrays_of_a_tpu_are_those_of_the_cpu(shape: tuple[int, ...], monkeypatc
     xs = [values(shape), jnp.square(values(shape))]
     seeds = jnp.arange(4, dtype=jnp.uint32).reshape(2, 2)
 
-    def stored(bits: int) -> Any:
-        forms = [quantized(x, bits, 128, nonnegative=i == 1) for i, x in enumerate(xs)]
+    def stored(bits: int, block: int) -> Any:
+        forms = [quantized(x, bits, block, nonnegative=i == 1) for i, x in enumerate(xs)]
         found = quantize_together(forms, xs, list(seeds))
         return [(x.dequantize(), x.scales) for x in found], [x.codes.shape for x in found]
 
-    for bits in (8, 4):
-        expected, shapes = jax.jit(stored, static_argnums=0)(bits)
+    # A block of 256 entries fills the lanes of a TPU twice.
+    for bits, block in ((8, 128), (4, 128), *[(8, 256)] * (shape[-1] == 256)):
+        expected, shapes = jax.jit(stored, static_argnums=(0, 1))(bits, block)
         with monkeypatch.context() as on_tpu:
             on_tpu.setattr(jax.lax, "platform_dependent", lambda *args, tpu, **others: tpu(*args))
-            found, others = jax.jit(lambda bits=bits: stored(bits))()
+            found, others = jax.jit(lambda bits=bits, block=block: stored(bits, block))()
         assert shapes == others
         for (x, scales), (y, same) in zip(expected, found, strict=True):
             np.testing.assert_array_equal(scales, same)

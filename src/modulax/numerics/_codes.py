@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Int32, UInt32
 
 from .._support.placement import shape_on_device
@@ -18,6 +19,7 @@ from ._nibbles import rows_apart
 _TINY = float(np.finfo(np.float32).tiny)
 _LANES = 32  # XLA's CPU backend splits the maximum over more entries, and stores them in between
 _ROUND = 1.5 * 2**23
+_TILE = 128  # lanes of a TPU
 
 
 class Form(NamedTuple):
@@ -79,12 +81,12 @@ def by_floats(arrays: Sequence[Rows], *, on_tpu: bool = False) -> list[tuple[Arr
     """
     block = arrays[0].form.block
     # Of patterns here too: a maximum of floats may lose a NaN.
-    blocks = [_in_blocks(jax.lax.bitcast_convert_type(jnp.abs(x.entries), jnp.int32), block) for x in arrays]
-    maxima = _maxima(blocks) if on_tpu else [jnp.max(x, -1) for x in blocks]
+    patterns = [jax.lax.bitcast_convert_type(jnp.abs(x.entries), jnp.int32) for x in arrays]
+    maxima = _maxima_on_tpu(patterns, block) if on_tpu else [jnp.max(_in_blocks(x, block), -1) for x in patterns]
     found = []
     for rows, largest in zip(arrays, maxima, strict=True):
         absolute = jnp.abs(rows.entries)
-        scales = jax.lax.bitcast_convert_type(largest, jnp.float32).reshape(*absolute.shape[:-1], -1)
+        scales = jax.lax.bitcast_convert_type(largest.reshape(*absolute.shape[:-1], -1), jnp.float32)
         ratio = jnp.where(absolute >= _TINY, absolute / of_entries(scales, block), 0)
         codes = _code(ratio, rows, _to_integer)
         codes = jnp.where(rows.entries < 0, -codes, codes).astype(rows.form.dtype).astype(jnp.int32)
@@ -104,10 +106,25 @@ def _ratio(x: Float[Array, "... block"], scales: Float[Array, "..."], block: int
 
 def of_entries(x: Array, block: int) -> Array:
     """A number of every block, for every entry."""
+    if block > _TILE and block % _TILE == 0:
+        parts = block // _TILE
+        x, block = jnp.broadcast_to(x[..., None], (*x.shape, parts)).reshape(*x.shape[:-1], -1), _TILE
     tiles = _tiles(x)
     entries = jnp.broadcast_to(tiles[..., None], (*tiles.shape, block))
     # In two steps: on explicit axes, JAX merges one pair of axes at a time.
     return entries.reshape(*tiles.shape[:-1], -1).reshape(*x.shape[:-1], -1)
+
+
+def _maxima_on_tpu(rows: Sequence[Int32[Array, "... rows entries"]], block: int) -> list[Int32[Array, "..."]]:
+    """The maxima over every block of nonnegative integers, after those of the parts of a block that fill the lanes."""
+    length = _TILE if block % _TILE == 0 else block
+    maxima = [
+        x.reshape(*row.shape[:-1], -1)
+        for x, row in zip(_maxima([_in_blocks(x, length) for x in rows]), rows, strict=True)
+    ]
+    if block > length:
+        maxima = [jnp.max(x.reshape(*x.shape[:-1], -1, block // length), -1) for x in maxima]
+    return list(map(_compact, maxima))
 
 
 def _maxima(xs: Sequence[Array]) -> Sequence[Array]:
@@ -119,6 +136,16 @@ def _maxima(xs: Sequence[Array]) -> Sequence[Array]:
         return [jnp.maximum(x, y) for x, y in zip(a, b, strict=True)]
 
     return jax.lax.reduce(xs, [np.int32(0)] * len(xs), largest, [xs[0].ndim - 1])
+
+
+def _compact(scales: Array) -> Array:
+    """Scales that a TPU stores with the rows in lanes.
+
+    To broadcast scales to entries, a TPU stores those of eight rows in 128 lanes: 16 times their bytes. The new scales
+    would be kept in that form until the end of the program, those of all arrays at once.
+    """
+    n = scales.ndim
+    return with_layout_constraint(scales, Layout((*range(n - 2), n - 1, n - 2)))
 
 
 def _in_blocks(x: Array, block: int) -> Array:
