@@ -39,6 +39,7 @@ class _AdanNumbers(NamedTuple):
     bias3: Any
     weight: Any
     has_last: Array
+    is_step: Array
 
 
 class ScaleByAdan(AbstractLeafwise[ScaleByAdanState]):
@@ -86,7 +87,7 @@ class ScaleByAdan(AbstractLeafwise[ScaleByAdanState]):
     def prepare(self, count):
         t = count + 1
         weight = self.b2 if self.follow == "paper" else 1 - self.b2
-        return _AdanNumbers(bias(self.b1, t), bias(self.b2, t), bias(self.b3, t), weight, count > 0)
+        return _AdanNumbers(bias(self.b1, t), bias(self.b2, t), bias(self.b3, t), weight, count > 0, count >= 0)
 
     def update_leaf(self, now, g, s, p):
         del p
@@ -97,4 +98,4 @@ class ScaleByAdan(AbstractLeafwise[ScaleByAdanState]):
         n = moment(self.b3, s.n, abs_sq(g + now.weight * difference))
         direction = m / now.bias1 + now.weight * v / now.bias2
         u = direction / (self.eps + safe_sqrt(self.eps_root + n / now.bias3))
-        return u, ScaleByAdanState(m=m, v=v, n=n, g=g)
+        return u, ScaleByAdanState(m=m, v=v, n=n, g=jnp.where(now.is_step, g, s.g))

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, PyTree
@@ -30,7 +31,8 @@ class _Previous(NamedTuple):
     """Whether this is the first step, and the gradient at the previous parameters."""
 
     is_first: Bool[Array, ""]
-    gradient: Array
+    is_step: Bool[Array, ""]
+    gradient: Array | None = None
 
 
 class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
@@ -76,7 +78,7 @@ class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
         return ReduceVarianceState(last=None if self.exact else zeros_in(p, None))
 
     def prepare(self, count):
-        return count == 0
+        return _Previous(count == 0, count >= 0)
 
     def _read(self, updates, extra):
         if not self.exact:
@@ -96,12 +98,15 @@ class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
         return treedef.unflatten(found)
 
     def _at_leaf(self, now: Any, own: Any) -> _Previous:
-        return _Previous(now, own)
+        return now._replace(gradient=own)
 
     def update_leaf(self, now, g, s, p):
         del p
         last = jnp.where(now.is_first, 0, now.gradient) if self.exact else s.last
-        c = g + self.gamma * self.beta / (1 - self.beta) * (g - last)
+        weight = self.gamma * self.beta / (1 - self.beta)
+        c = g + weight * (g - last)
         if self.max_norm is not None:
-            c = shrunk(c, shrinking(self.max_norm, safe_norm(c, 0.0)))
-        return c, ReduceVarianceState(last=None if self.exact else g)
+            by = shrinking(self.max_norm, safe_norm(c, 0.0))
+            by, g, last = jax.lax.optimization_barrier((by, g, last))
+            c = shrunk(g + weight * (g - last), by)
+        return c, ReduceVarianceState(last=None if self.exact else jnp.where(now.is_step, g, last))

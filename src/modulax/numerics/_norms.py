@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._support.arguments import Axes, axes_of, real_arrays
-from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, default_float, real_dtype, safe_sqrt
 from .._support.checks import listing
 
 _MATRIX_ORDERS = (None, "fro", "f", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
@@ -123,12 +123,41 @@ def _largest(x: Array, axes: tuple[int, ...]) -> Array:
     return jnp.clip(largest, limits.tiny, limits.max / 8)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _euclidean(x: Array, axes: tuple[int, ...], count: int = 1) -> Array:
-    """Root of the sum of squares divided by `count`, with the axes kept."""
-    largest = _largest(x, axes)
-    parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
-    square = sum(jnp.sum(jnp.square(part / largest), axes, keepdims=True) for part in parts)
-    return largest * safe_sqrt(square / count)
+    """Root of the sum of squares divided by `count`, with the axes kept.
+
+    The entries are read once, for three sums of squares: of the entries, and of them times a large and a small power of
+    two. One of the three has neither overflowed nor lost what underflowed, for any entries. Division by the largest
+    entry would read everything twice.
+    """
+    scale, square = _scaled(x, axes)
+    return safe_sqrt(square / count) / scale
+
+
+@_euclidean.defjvp
+def _euclidean_jvp(axes, count, primals, tangents):
+    # With the scale as a constant, no other sum has a derivative: that of one that overflowed would be NaN.
+    scale = jax.lax.stop_gradient(_scaled(*primals, axes)[0])
+    return jax.jvp(lambda x: safe_sqrt(_square(x, scale, axes) / count) / scale, primals, tangents)
+
+
+def _scaled(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """A power of two, and the sum of the squares of the entries times it; the axes are kept."""
+    limits = jnp.finfo(x.dtype)
+    large = jnp.asarray(2.0 ** round(0.7 * limits.maxexp), limits.dtype)
+    one, small = jnp.ones_like(large), 1 / large
+    of_small, of_ordinary, of_large = (_square(x, scale, axes) for scale in (large, one, small))
+    # From this sum on, squares that underflow are too few to be seen.
+    is_small = of_ordinary < max(math.prod(x.shape[a] for a in axes), 1) * (limits.tiny / limits.eps)
+    is_large = jnp.isinf(of_ordinary)
+    scale = jnp.where(is_small, large, jnp.where(is_large, small, one))
+    return scale, jnp.where(is_small, of_small, jnp.where(is_large, of_large, of_ordinary))
+
+
+def _square(x: Array, scale: Array, axes: tuple[int, ...]) -> Array:
+    """The sum of the squared absolute values of the entries times a real scale, with the axes kept."""
+    return jnp.sum(abs_sq(x * scale.astype(x.dtype)), axes, keepdims=True)
 
 
 def _of_order(x: Array, ord: Any, axes: tuple[int, ...], least: Array) -> Array:
