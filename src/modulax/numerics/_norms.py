@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._support.arguments import Axes, axes_of, real_arrays
-from .._support.arithmetic import abs_sq, at_least_float32, default_float, real_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, default_float, ratio, real_dtype, safe_sqrt
 from .._support.checks import listing
 
 _MATRIX_ORDERS = (None, "fro", "f", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
@@ -137,16 +137,21 @@ def _euclidean(x: Array, axes: tuple[int, ...], count: int = 1) -> Array:
 
 @_euclidean.defjvp
 def _euclidean_jvp(axes, count, primals, tangents):
-    # With the scale as a constant, no other sum has a derivative: that of one that overflowed would be NaN.
-    scale = jax.lax.stop_gradient(_scaled(*primals, axes)[0])
-    return jax.jvp(lambda x: safe_sqrt(_square(x, scale, axes) / count) / scale, primals, tangents)
+    (x,), (dx,) = primals, tangents
+    # The scale is a constant, so that no other sum has a derivative: that of one that overflowed would be NaN.
+    scale = jax.lax.stop_gradient(_scaled(x, axes)[0])
+    root = safe_sqrt(_square(x, scale, axes) / count)
+    unit = ratio(x * scale.astype(x.dtype), root.astype(x.dtype))
+    return root / scale, jnp.sum((unit.conj() * dx).real, axes, keepdims=True) / count
 
 
 def _scaled(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """A power of two, and the sum of the squares of the entries times it; the axes are kept."""
     limits = jnp.finfo(x.dtype)
     large = jnp.asarray(2.0 ** round(0.7 * limits.maxexp), limits.dtype)
-    one, small = jnp.ones_like(large), 1 / large
+    one = jnp.ones_like(large)
+    # Of constants, XLA would make a product of their own, which overflows: (ax)(ax) = (xx)(aa).
+    large, small = jax.lax.optimization_barrier((large, 1 / large))
     of_small, of_ordinary, of_large = (_square(x, scale, axes) for scale in (large, one, small))
     # From this sum on, squares that underflow are too few to be seen.
     is_small = of_ordinary < max(math.prod(x.shape[a] for a in axes), 1) * (limits.tiny / limits.eps)
