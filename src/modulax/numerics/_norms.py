@@ -152,12 +152,21 @@ def _scaled(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     one = jnp.ones_like(large)
     # Of constants, XLA would make a product of their own, which overflows: (ax)(ax) = (xx)(aa).
     large, small = jax.lax.optimization_barrier((large, 1 / large))
-    of_small, of_ordinary, of_large = (_square(x, scale, axes) for scale in (large, one, small))
+    square = _square(x, one, axes)
     # From this sum on, squares that underflow are too few to be seen.
-    is_small = of_ordinary < max(math.prod(x.shape[a] for a in axes), 1) * (limits.tiny / limits.eps)
-    is_large = jnp.isinf(of_ordinary)
+    is_small = square < max(math.prod(x.shape[a] for a in axes), 1) * (limits.tiny / limits.eps)
+    is_large = jnp.isinf(square)
+
+    def others(x: Array) -> tuple[Array, Array]:
+        return _square(x, large, axes), _square(x, small, axes)
+
+    def others_if_needed(x: Array) -> tuple[Array, Array]:
+        return jax.lax.cond(jnp.any(is_small | is_large), others, lambda _: (square, square), x)
+
+    # XLA for accelerators makes the three in one kernel, XLA for CPU one after the other.
+    of_small, of_large = jax.lax.platform_dependent(x, cpu=others_if_needed, default=others)
     scale = jnp.where(is_small, large, jnp.where(is_large, small, one))
-    return scale, jnp.where(is_small, of_small, jnp.where(is_large, of_large, of_ordinary))
+    return scale, jnp.where(is_small, of_small, jnp.where(is_large, of_large, square))
 
 
 def _square(x: Array, scale: Array, axes: tuple[int, ...]) -> Array:
