@@ -3,7 +3,6 @@
 `python -m tests.generated` writes all of them; a test fails where one is out of date.
 """
 
-import ast
 import dataclasses
 import inspect
 import re
@@ -32,18 +31,16 @@ from docs.pictures import table_of
 from modulax.testing._fields import fields_of, with_optional_numbers
 from modulax.tree._paths import named_leaves
 
+from . import exports
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
 from .oracles.ledger import AROUND, CURVATURE, DEPARTURES, FIRST_ORDER, RELEASED, Released
-from .test_architecture import CLASSES
 from .vocabulary import ARGUMENTS, followers, rows
 
 ROOT = Path(__file__).parents[1]
 PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
 MISSING_ARGUMENTS = Path(__file__).parent / "users" / "wrong" / "missing_arguments.py"
-EXPORTS = ROOT / "src" / "modulax" / "__init__.pyi"
-STATES = ROOT / "src" / "modulax" / "states.py"
 STATE_DTYPES = Path(__file__).parent / "state_dtypes.txt"
 # What `import modulax` brings, and the edges, which are imported by themselves.
 PLACES = [
@@ -53,7 +50,6 @@ PLACES = [
     if inspect.ismodule(x) and not name.startswith("_") and x.__name__ == f"modulax.{name}" != "modulax.compat"
 ]
 MODULES = (modulax, *PLACES)
-NOT_PUBLIC = {"DecayedStep", "StepWithDecay"}  # the last steps of optimizers, which construct them
 BEGIN, END = "<!-- generated: python -m tests.generated -->", "<!-- end -->"
 
 
@@ -261,53 +257,6 @@ def public_names(module: types.ModuleType) -> set[str]:
     }
 
 
-def below(base: str, *modules: str) -> Iterator[tuple[str, str]]:
-    """The modules and names of the public final classes that descend from a class, found without an import."""
-    for (module, name), cls in sorted(CLASSES.items()):
-        ancestors = [*cls.bases]
-        while ancestors and ancestors[-1].name != base:
-            ancestors += ancestors.pop().bases
-        if ancestors and module.startswith(modules) and not (name.startswith("_") or cls.is_named_abstract):
-            yield module, name
-
-
-def exports() -> str:
-    """The stub with the public names of `modulax`: what it exports, and every transform."""
-    text = EXPORTS.read_text(encoding="utf-8")
-    imports = {x.module or "": x for x in ast.parse(text).body if isinstance(x, ast.ImportFrom)}
-    names = {module: [alias.name for alias in x.names] for module, x in imports.items()}
-    lines = {module: f"{ast.get_source_segment(text, x)}\n" for module, x in imports.items()}
-    packages = ("modulax._containers.", "modulax._optimizers.", "modulax._transforms.")
-    for place, name in below("AbstractTransform", *packages):
-        module = place.removeprefix("modulax.")
-        if name not in NOT_PUBLIC and name not in names.setdefault(module, []):
-            # The order of ruff: constants, such as `SGD`, come first.
-            names[module].append(name)
-            names[module].sort(key=lambda name: (not name.isupper(), not name[0].isupper(), name))
-            lines[module] = import_of(f".{module}", names[module])
-    start, end = text.index("from . import"), text.index("\n__version__")
-    return f"{text[:start]}{''.join(lines[module] for module in sorted(lines))}{text[end:]}"
-
-
-def import_of(module: str, names: Sequence[str]) -> str:
-    """A statement that exports names of a module, as ruff formats it."""
-    exported = [f"{name} as {name}" for name in names]
-    line = f"from {module} import {', '.join(exported)}\n"
-    in_rows = "".join(f"    {name},\n" for name in exported)
-    return line if len(line) <= 121 else f"from {module} import (\n{in_rows})\n"
-
-
-def states() -> str:
-    """The module `modulax.states`: the classes of all states, and what they hold."""
-    packages = ("modulax._containers.", "modulax._optimizers.", "modulax._protocol.optimizer", "modulax._transforms.")
-    places: dict[str, list[str]] = {}
-    for module, name in [*below("AbstractState", *packages), ("modulax.numerics._quantized", "Quantized")]:
-        places.setdefault(module.removeprefix("modulax"), []).append(name)
-    lines = [import_of(module, names) for module, names in places.items()]
-    title = "The state classes of all transforms, for annotations and for code that reads a state. Generated."
-    return f'"""{title}"""\n\n{"".join(lines)}'
-
-
 def words(default: Any) -> str:
     """A default value, without what differs between two runs."""
     if isinstance(default, tuple):
@@ -409,11 +358,9 @@ def state_dtypes() -> str:
 
 
 def main() -> None:
-    EXPORTS.write_text(exports(), encoding="utf-8")
-    vars(modulax)["_places"].cache_clear()  # which has read it before
+    exports.main()
     PUBLIC_NAMES.write_text(names(), encoding="utf-8")
     MISSING_ARGUMENTS.write_text(missing_arguments(), encoding="utf-8")
-    STATES.write_text(states(), encoding="utf-8")
     STATE_DTYPES.write_text(state_dtypes(), encoding="utf-8")
     for name in PAGES:
         (ROOT / name).write_text(page(name), encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 import modulax
 from modulax import schedules
 
-from . import generated
+from . import exports, generated
 from .generated import concrete
 
 ROOT = Path(__file__).parents[1]
@@ -21,8 +21,8 @@ MADE_BY_METHODS = {"Clipped", "Stretched"}  # by `clip` and `over`
 
 
 def test_every_transform_is_public():
-    is_current = generated.EXPORTS.read_text(encoding="utf-8") == generated.exports()
-    assert is_current, "src/modulax/__init__.pyi lacks transforms: `python -m tests.generated` adds them"
+    is_current = exports.EXPORTS.read_text(encoding="utf-8") == exports.exports()
+    assert is_current, "src/modulax/__init__.pyi lacks transforms: `python -m tests.exports` adds them"
 
 
 def test_no_more_than_seven_places_are_edited_by_hand():
@@ -33,8 +33,8 @@ def test_no_more_than_seven_places_are_edited_by_hand():
 
 
 def test_every_state_is_public():
-    is_current = generated.STATES.read_text(encoding="utf-8") == generated.states()
-    assert is_current, "src/modulax/states.py is out of date: `python -m tests.generated` writes it"
+    is_current = exports.STATES.read_text(encoding="utf-8") == exports.states()
+    assert is_current, "src/modulax/states.py is out of date: `python -m tests.exports` writes it"
 
 
 def test_every_optimizer_is_compared_with_its_equations_or_with_released_code():
