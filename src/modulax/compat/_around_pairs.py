@@ -99,6 +99,8 @@ def masked_pair(inner: Any, mask: Any, masks_extra: bool) -> Pair:
         return jtu.tree_map(lambda is_in, x: x if is_in else MaskedNode(), of, tree)
 
     def init(params: Any) -> Any:
+        if not jtu.tree_leaves(params) and not isinstance(params, (dict, list, tuple)):
+            return state_class(inner.init(params))  # what `tree_map_params` gives in the place of parameters
         return state_class(inner.init(marked(params, chosen(params))))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
