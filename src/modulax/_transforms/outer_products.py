@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from ..linalg._products import adjoint
@@ -100,7 +101,7 @@ def _orthonormalized_jvp(primals, tangents):
     least = jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(diagonal), axis=-1, keepdims=True)
     is_free = jnp.abs(diagonal) > least
     # A dependent column gets a diagonal of one, so that the triangular system can be solved; its solution is dropped.
-    r = jnp.where(is_free[..., None, :], r, _identities(r))
+    r = jnp.where(is_free[..., None, :], r, identities(r))
     rates = adjoint(jax.scipy.linalg.solve_triangular(adjoint(r), adjoint(dx), lower=True))
     rates = jnp.where(is_free[..., None, :], rates, 0)
     within = product(adjoint(q), rates)
@@ -122,6 +123,23 @@ def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
     estimates = jnp.real(jnp.sum(jnp.conj(basis) * turned, axis=-2))
     order = jnp.argsort(-estimates, axis=-1)
     return orthonormalized(jnp.take_along_axis(turned, order[..., None, :], axis=-1)), order
+
+
+def qr_iterations(x: Array, basis: Array, number: int) -> Array:
+    """Return a better eigenbasis by iterations of the QR algorithm, with the smallest estimated eigenvalue first.
+
+    Args:
+        x: Hermitian matrices.
+        basis: their eigenvectors, roughly, as columns.
+        number: how many iterations.
+    """
+    estimate = product(adjoint(basis), product(x, basis))
+    for _ in range(number):
+        turn = orthonormalized(estimate)
+        estimate = product(adjoint(turn), product(estimate, turn))
+        basis = product(basis, turn)
+    order = jnp.argsort(jnp.real(jnp.diagonal(estimate, axis1=-2, axis2=-1)), axis=-1)
+    return in_order(basis, order, "right")
 
 
 def in_order(x: Array, order: Array, side: Side) -> Array:
@@ -197,10 +215,10 @@ def inverse_root(x: Array, exponent: Array, eps: Array, sides: int) -> Array:
     total = jax.lax.stop_gradient(exponent) * sides
     # Errors of eigenvalues were up to 3 u times the largest one, for 4 to 1024 rows.
     fraction = (8 * jnp.finfo(x.dtype).eps) ** (1 / jnp.maximum(2 * total, 1))
-    return _inverse_power(x + eps.astype(x.dtype) * _identities(x), exponent, eps, fraction)
+    return _inverse_power(x + eps.astype(x.dtype) * identities(x), exponent, eps, fraction)
 
 
-def _identities(x: Array) -> Array:
+def identities(x: Array) -> Array:
     return jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
 
 
@@ -242,7 +260,7 @@ def _inverse_power_jvp(primals, tangents):
     follows = (raised > values) & (raised > least)
     d_largest = jnp.real(jnp.diagonal(turned, axis1=-2, axis2=-1)[..., -1:])
     diagonal = jnp.where(follows, slope * fraction * d_largest, 0) - jnp.log(raised) * powers * d_exponent
-    inside += diagonal[..., None, :].astype(x.dtype) * _identities(x)
+    inside += diagonal[..., None, :].astype(x.dtype) * identities(x)
     root = product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
     return root, product(vectors, product(inside, adjoint(vectors)))
 
@@ -272,6 +290,20 @@ def unblocked(x: Array, shape: tuple[int, int]) -> Array:
     """
     *batch, m, n, r, c = x.shape
     return jnp.swapaxes(x, -3, -2).reshape(*batch, m * r, n * c)[..., : shape[0], : shape[1]]
+
+
+def padding(shape: tuple[int, int], size: int, side: Side) -> np.ndarray:
+    """Return which rows or columns of the blocks fill them up, with the axes of blocks before it.
+
+    Args:
+        shape: the number of rows and columns of a matrix.
+        size: the longest side of a block.
+        side: whether rows or columns.
+    """
+    length = shape[SIDES.index(side)]
+    number, within = _divided(length, size)
+    filled = (np.arange(number * within) >= length).reshape(number, within)
+    return filled[:, None] if side == "left" else filled[None]
 
 
 def _divided(length: int, size: int) -> tuple[int, int]:

@@ -44,6 +44,11 @@ def _known(x: Any) -> Any:
     return x if x is None else "traced" if isinstance(x, Tracer) else np.asarray(x).tolist()
 
 
+def averages_or_sums(rule: Any) -> Any:
+    """Whether the outer products are averaged or summed: the former with a decay rate below one."""
+    return _known(rule.b2 if isinstance(rule.b2, Tracer) else np.asarray(rule.b2) < 1)
+
+
 def _root_form(rule: Any) -> Any:
     """What the roots are."""
     return _known(rule.exponent)
@@ -51,7 +56,7 @@ def _root_form(rule: Any) -> Any:
 
 def _product_form(rule: Any) -> Any:
     """What the factors are: sums or averages, and of which products."""
-    return _known(rule.b2 if isinstance(rule.b2, Tracer) else np.asarray(rule.b2) < 1), rule.kl and _root_form(rule)
+    return averages_or_sums(rule), rule.kl and _root_form(rule)
 
 
 class ShampooState(AbstractState):
@@ -173,7 +178,7 @@ class ScaleByShampoo(AbstractContainer):
             gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
             after = [gather(*row) for row in zip(matrices, leaves, before, strict=True)]
             after = rule.with_roots(matrices, after)
-            filtered = [rule.filtered(g, s.mu) for g, s in zip(leaves, before, strict=True)]
+            filtered = [momentum(now, rule.t, g, s.mu) for g, s in zip(leaves, before, strict=True)]
             found = [direct(*row) for row in zip(matrices, filtered, after, strict=True)]
         norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
         with jax.numpy_dtype_promotion("standard"):
@@ -219,6 +224,24 @@ def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None) -> Array
     return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other)
 
 
+def accumulated(decay: Array, total: Array, x: Array) -> Array:
+    """Return the average of what was added, or the sum where the decay rate is one."""
+    return decay * total + jnp.where(decay < 1, 1 - decay, 1.0) * x
+
+
+def bias_of(decay: Array, t: Array) -> Array:
+    """Return the bias correction of an average after t steps, and one for a sum."""
+    return jnp.where(decay < 1, bias(decay, t), 1.0)
+
+
+def momentum(now: Any, t: Array, g: Array, mu: Array) -> Array:
+    """Return the average of a gradient and the momentum before it, corrected for its start at zero."""
+    x = g.astype(at_least_float32(g.dtype))
+    b1, t = scalar_like(now.b1, x), scalar_like(t, x)
+    b3 = b1 if now.b3 is None else scalar_like(now.b3, x)
+    return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
+
+
 class _Rule(NamedTuple):
     """The step of one leaf.
 
@@ -241,18 +264,10 @@ class _Rule(NamedTuple):
         products = {"left": outer_product(applied(y, other[0], "right"), "left")}
         if s.right is not None:
             products["right"] = outer_product(applied(y, other[1], "left"), "right")
-        rest = jnp.where(b2 < 1, 1 - b2, 1.0)
         # Gradients may have a wider dtype than the parameters.
-        new = {name: (b2 * getattr(s, name) + rest * x).astype(s.left.dtype) for name, x in products.items()}
+        new = {name: accumulated(b2, getattr(s, name), x).astype(s.left.dtype) for name, x in products.items()}
         s = s._replace(**new)
         return s._replace(mu=moment(b1, s.mu.astype(x.dtype), x).astype(s.mu.dtype))
-
-    def filtered(self, g: Array, mu: Array) -> Array:
-        """The average of the gradient and the momentum before it, corrected for its start at zero."""
-        x = g.astype(at_least_float32(g.dtype))
-        b1, t = scalar_like(self.now.b1, x), scalar_like(self.t, x)
-        b3 = b1 if self.now.b3 is None else scalar_like(self.now.b3, x)
-        return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
@@ -274,7 +289,7 @@ class _Rule(NamedTuple):
     def _root(self, exponent: Any, sides: int) -> Any:
         def root(x: Array) -> tuple[Array]:
             b2, p, eps, t = (scalar_like(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
-            return (inverse_root(x / jnp.where(b2 < 1, bias(b2, t), 1.0), p, eps, sides),)
+            return (inverse_root(x / bias_of(b2, t), p, eps, sides),)
 
         return root
 
