@@ -113,7 +113,7 @@ from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.lion import Lion as Lion
 from ._optimizers.madgrad import MADGRAD as MADGRAD
-from ._optimizers.mars import MARS as MARS, MARSLion as MARSLion
+from ._optimizers.mars import MARS as MARS, MARSLion as MARSLion, MARSShampoo as MARSShampoo
 from ._optimizers.marsm import MARSM as MARSM
 from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
 from ._optimizers.muon import Muon as Muon
