@@ -1,4 +1,4 @@
-"""Laws of the optimizers that precondition both sides of a matrix: SOAP, Shampoo, KL-Shampoo and Kron."""
+"""Laws of the optimizers that precondition both sides of a matrix: SOAP, EShampoo, Shampoo, KL-Shampoo and Kron."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ import modulax as mx
 
 ROTATED = {
     "SOAP": mx.SOAP(0.05, precondition_frequency=2),
+    "EShampoo": mx.EShampoo(0.05, b2=0.95, eps=1e-3, start=1, precondition_frequency=2),
     "Shampoo": mx.Shampoo(0.1, b2=0.95, eps=1e-3),
     "KLShampoo": mx.KLShampoo(0.1, b2=0.95, eps=1e-2),
 }

@@ -48,7 +48,7 @@ class Shampoo(AbstractOptimizer):
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
         grafting: a transform that gives the norms of the updates, without learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByShampoo`.
 
     References:
         Gupta et al., [Shampoo: Preconditioned Stochastic Tensor Optimization](https://arxiv.org/abs/1802.09568), 2018;
@@ -116,7 +116,7 @@ class KLShampoo(AbstractOptimizer):
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
         grafting: a transform that gives the norms of the updates, without learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByShampoo`.
 
     References:
         Lin et al., [Understanding and Improving the Shampoo Optimizer via Kullback-Leibler

@@ -33,6 +33,8 @@ class SOAP(AbstractOptimizer):
     in `ScaleBySOAP`. The first call computes them from the first gradient, and changes no parameter. Vectors are
     trained by Adam, also from the second call on.
 
+    `EShampoo` is the form of Meta's Distributed Shampoo, without the skipped step.
+
     A step costs about as many operations as six products of the gradient with a square matrix of its sides, and the
     state has two moments and two square matrices for each side: for a square matrix, six times its size.
 

@@ -121,7 +121,8 @@ class ScaleByShampoo(AbstractContainer):
         block_size: the longest side of a block.
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
         grafting: a transform that gives the norms of the updates, without learning rate.
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`. With None for an array, as in
+            `by_path({"*": None})`, it is one vector of all entries, as small matrices are in Distributed Shampoo.
         kl: whether the outer products are those of KL-Shampoo.
 
     References:
