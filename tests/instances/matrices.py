@@ -317,7 +317,7 @@ TRANSFORMS = (
     Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
     # --- EShampoo
     Instance("ScaleByEShampoo", lambda: mx.ScaleByEShampoo(eps=1e-3, start=2)),
-    Instance("ScaleByEShampoo-qr", lambda: mx.ScaleByEShampoo(0.8, 1.0, 0.7, 1e-2, 2, 1, 2, qr_iterations=2)),
+    Instance("ScaleByEShampoo-qr", lambda: mx.ScaleByEShampoo(0.8, 1.0, 0.7, 0.1, 2, 1, 2, qr_iterations=2)),
     Instance("EShampoo", lambda: mx.EShampoo(0.05, eps=1e-3, start=1)),
     Instance("EShampoo-mask", lambda: mx.EShampoo(0.05, eps=1e-3, weight_decay=0.1, mask=KERNELS)),
     Instance(

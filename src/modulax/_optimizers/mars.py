@@ -27,7 +27,7 @@ from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.spread import axis_names
 from .._transforms.variance_reduction import ReduceVariance
 from ..linalg._newton_schulz import as_coefficients
-from .beside_adamw import mistakes_beside_adamw
+from .beside_adamw import mistakes_beside_adamw, names_that_deny
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +69,10 @@ class AbstractMARS(AbstractOptimizer):
     def directions(self) -> tuple[Any, AbstractTransform, AbstractTransform]:
         """Return the decay rate of the momentum, the direction of the matrices, and that of other parameters."""
 
+    def labels(self) -> AbstractLabels:
+        """Return which parameters are trained by `"mars"`, and which by `"adam"`."""
+        return _Labels(type(self).__name__, self.where)
+
     def transform(self) -> Partition:
         beta, direction, of_others = self.directions()
         mars = Chain(
@@ -79,7 +83,7 @@ class AbstractMARS(AbstractOptimizer):
         )
         rate = self.learning_rate if self.adam_learning_rate is None else self.adam_learning_rate
         adam = Chain(of_others, AddDecayedWeights(self.adam_weight_decay), ScaleByLearningRate(rate))
-        return Partition({"mars": mars, "adam": adam}, _Labels(type(self).__name__, self.where))
+        return Partition({"mars": mars, "adam": adam}, self.labels())
 
 
 class MARS(AbstractMARS):
@@ -227,16 +231,15 @@ class MARSShampoo(AbstractMARS):
     $$
 
     for a matrix of $m$ rows (inputs) and $n$ columns (outputs), with $g_t$ the gradient at $w_t$, $m_0 = 0$ and
-    $g'_1 = 0$. $g'_t$ and the parameters that AdamW trains are those of `MARS`. $U V^\top$ is approximated by a
-    Newton-Schulz iteration, as in `Muon`. Which parameters are matrices is found by `roles`, as in `Muon`; what else
-    MARS trains, such as embeddings, is trained as by `MARS`.
+    $g'_1 = 0$; $g'_t$ is that of `MARS`. $U V^\top$ is approximated by a Newton-Schulz iteration, as in `Muon`. Which
+    parameters are matrices is found by `roles`, as in `Muon`, and all other parameters are trained by AdamW.
 
     `MARSM` is a later form: its updates have the size of those of Adam.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
         b1: exponential decay rate $\beta_1$ of the momentum.
-        b2: exponential decay rate of the second moment of what MARS trains and is no matrix.
+        b2: exponential decay rate of the second moment of other parameters that `where` includes.
         eps: added to the norm of $m_t / (1 - \beta_1)$ before the first iteration, and to the denominators of Adam.
         gamma: strength $\gamma$ of the correction.
         max_norm: largest norm $\Delta$ of a corrected gradient; None for no clipping.
@@ -244,8 +247,8 @@ class MARSShampoo(AbstractMARS):
         mask: which of the parameters that MARS trains decay, as in `AddDecayedWeights`; by default all.
         mu_dtype: dtype of the first moments; by default that of the parameters.
         exact: whether `update` and `step` are given `previous_grad`, as in `ReduceVariance`.
-        where: which parameters MARS trains, a mask as in `Masked`: by default those with at least two axes;
-            `where=True` for all.
+        where: which parameters MARS trains, a mask as in `Masked`: by default the matrices. Others are trained as by
+            `MARS`; `where=True` for all.
         consistent_rms: root mean square $\rho$ of an update, for the factor $\rho \sqrt{\max(m, n)}$; None for the one
             above.
         ns_coeffs: coefficients of the Newton-Schulz iteration, as in `ScaleByMuon`.
@@ -289,7 +292,15 @@ class MARSShampoo(AbstractMARS):
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state
-        return mistakes_beside_adamw(self, self.roles, tree)
+        if self.where is None:
+            return mistakes_beside_adamw(self, self.roles, tree)
+        return Effect(warnings=names_that_deny(self, self.roles, tree))
+
+    def labels(self) -> AbstractLabels:
+        return super().labels() if self.where is not None else self._labels("mars")
+
+    def _labels(self, matrix: str) -> MatrixLabels:
+        return MatrixLabels("MARSShampoo(roles=...)", self.roles, matrix, "adam")
 
     def directions(self) -> tuple[Any, AbstractTransform, AbstractTransform]:
         muon = ScaleByMuon(
@@ -306,5 +317,4 @@ class MARSShampoo(AbstractMARS):
         matrices = Chain(muon, ScaleByShape(self.roles, self.consistent_rms))
         rates = ((self.b1, self.b2), (self.adam_b1, self.adam_b2))
         others, adam = (ScaleByAdam(b1, b2, self.eps, mu_dtype=self.mu_dtype) for b1, b2 in rates)
-        labels = MatrixLabels("MARSShampoo(roles=...)", self.roles, "muon", "adam")
-        return self.b1, Partition({"muon": matrices, "adam": others}, labels), adam
+        return self.b1, Partition({"muon": matrices, "adam": others}, self._labels("muon")), adam
