@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike, PyTree
 
@@ -303,11 +304,13 @@ class MARSShampoo(AbstractMARS):
         return MatrixLabels("MARSShampoo(roles=...)", self.roles, matrix, "adam")
 
     def directions(self) -> tuple[Any, AbstractTransform, AbstractTransform]:
+        with jax.numpy_dtype_promotion("standard"):
+            eps = self.eps * (1 - self.b1)  # of the average, whose norm is that of the sum times this
         muon = ScaleByMuon(
             self.ns_coeffs,
             self.ns_steps,
             self.b1,
-            self.eps * (1 - self.b1),  # of the average, whose norm is that of the sum times this
+            eps,
             self.mu_dtype,
             nesterov=False,
             weight_dimension_numbers=self.roles,
