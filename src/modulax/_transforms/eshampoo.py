@@ -101,15 +101,16 @@ class ScaleByEShampoo(AbstractTransform):
         b2: exponential decay rate $\beta_2$ of the outer products and of the second moment; 1 for their sums.
         b3: exponential decay rate of the average of momentum and gradient that is projected; by default $\beta_1$, for
             the momentum itself.
-        eps: $\varepsilon$, added to the root of the corrected second moment, which is at least $10^{-6}$ times its largest
-            entry for a matrix in float32.
+        eps: $\varepsilon$, added to the root of the corrected second moment, which is at least $10^{-6}$ times its
+            largest entry for a matrix in float32.
         precondition_frequency: number $k$ of steps between two computations of the bases.
         start: the first step with bases; by default $k$.
         block_size: the longest side of a block.
         qr_iterations: number of iterations of the QR algorithm that improve the bases; None for an eigendecomposition.
-            The iterations begin with identities, and $\varepsilon$ is on the diagonal of $L$ and $R$. As in the authors'
-            code, vectors are sorted from the smallest eigenvalue on, which slows them down: on random gradients, one
-            iteration left up to 0.8 of the norm of $Q_L^\top L Q_L$ off the diagonal, and three at most 0.02.
+            The iterations begin with identities, and $\varepsilon$ is on the diagonal of $L$ and $R$. As in the
+            authors' code, vectors are sorted from the smallest eigenvalue on, which slows them down: on random
+            gradients, one iteration left up to 0.8 of the norm of $Q_L^\top L Q_L$ off the diagonal, and three at most
+            0.02.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
 
     References:

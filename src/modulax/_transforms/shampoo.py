@@ -273,19 +273,24 @@ class _Rule(NamedTuple):
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
         places = sides_in(leaves)
+        before = {(i, side): getattr(leaves[i], f"{side}_root") for i, side in places}
 
-        def fresh() -> list[_Leaf]:
-            new = list(leaves)
+        def fresh() -> list[Array]:
+            new = dict(before)
             for is_matrix in (True, False):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
                 roots = in_batches(self._root(exponent, 2 if is_matrix else 1), products)
-                for (i, side), (root,) in zip(own, roots, strict=True):
-                    new[i] = new[i]._replace(**{f"{side}_root": root})
-            return new
+                new |= {place: root for place, (root,) in zip(own, roots, strict=True)}
+            return list(new.values())
 
-        return cond(self.is_due, fresh, lambda: leaves) if places else leaves
+        out = list(leaves)
+        # Nothing else, because XLA for GPU copies what a branch returns unchanged.
+        roots = cond(self.is_due, fresh, lambda: list(before.values())) if places else []
+        for (i, side), root in zip(places, roots, strict=True):
+            out[i] = out[i]._replace(**{f"{side}_root": root})
+        return out
 
     def _root(self, exponent: Any, sides: int) -> Any:
         def root(x: Array) -> tuple[Array]:

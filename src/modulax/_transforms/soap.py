@@ -27,7 +27,7 @@ from .._support.arithmetic import (
 from .._support.checks import AT_LEAST_ONE, DECAY
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
-from .._support.varying import switch
+from .._support.varying import cond
 from ..numerics._norms import safe_root_mean_squares
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
@@ -212,47 +212,42 @@ def _step(
 def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Array, is_due: Array) -> list[_Leaf]:
     """The leaves with new bases, if they are due: eigenvectors at first, and then one step of a power iteration."""
     places = sides_in(leaves)
+    if not places:
+        return leaves
     indices = dict.fromkeys(i for i, _ in places)
     products = [getattr(leaves[i], side) for i, side in places]
     bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
 
     # Nothing else, because XLA for GPU copies what a branch returns unchanged.
-    def turned(new: list[_Leaf]) -> list[_Turned]:
-        return [_Turned(*(getattr(new[i], name) for name in _Turned._fields)) for i in indices]
+    def turned(leaf: _Leaf) -> _Turned:
+        return _Turned(*(getattr(leaf, name) for name in _Turned._fields))
 
-    def first() -> list[_Turned]:
-        found = in_batches(lambda x: (eigenbasis(x),), products)
-        return turned(_with(leaves, places, [basis for (basis,) in found]))
+    def basis_of(x: Array, basis: Array) -> tuple[Array, Array]:
+        return cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
 
     def improved() -> list[_Turned]:
-        found = in_batches(next_eigenbasis, products, bases)
-        new = _with(leaves, places, [basis for basis, _ in found])
-        orders = {place: order for place, (_, order) in zip(places, found, strict=True)}
-        of_leaf = [{side: orders[i, side] for side in SIDES if (i, side) in orders} for i in range(len(leaves))]
+        new: list[dict[str, Array]] = [{} for _ in leaves]
+        orders: list[dict[Side, Array]] = [{} for _ in leaves]
+        for (i, side), (basis, order) in zip(places, in_batches(basis_of, products, bases), strict=True):
+            new[i][f"{side}_basis"], orders[i][side] = basis, order
         carry = jax.jit(_carried, static_argnums=0)  # traced once for each shape
-        return turned([carry(*row) for row in zip(matrices, leaves, new, of_leaf, strict=True)])
+        rows = [(matrices[i], leaves[i], leaves[i]._replace(**new[i]), orders[i]) for i in indices]
+        return [turned(carry(*row)) for row in rows]
 
-    if not places:
-        return leaves
-    which = jnp.where(is_first, 0, jnp.where(is_due, 1, 2))
-    found = switch(which, (first, improved, lambda: turned(leaves)))
     out = list(leaves)
+    found = cond(is_first | is_due, improved, lambda: [turned(leaves[i]) for i in indices])
     for i, new in zip(indices, found, strict=True):
         out[i] = out[i]._replace(**new._asdict())
     return out
 
 
-def _with(leaves: list[_Leaf], places: list[tuple[int, Side]], bases: list[Array]) -> list[_Leaf]:
-    new = list(leaves)
-    for (i, side), basis in zip(places, bases, strict=True):
-        new[i] = new[i]._replace(**{f"{side}_basis": basis})
-    return new
+def _first_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
+    """The eigenvectors, and the order of vectors that there were not."""
+    return eigenbasis(x), jnp.broadcast_to(jnp.arange(basis.shape[-1]), basis.shape[:-1])
 
 
-def _carried(matrix: Matrix | None, old: _Leaf, new: _Leaf, orders: dict[Side, Array]) -> _Leaf:
+def _carried(matrix: Matrix, old: _Leaf, new: _Leaf, orders: dict[Side, Array]) -> _Leaf:
     """The leaf with its first moment in the new bases, and the entries of the second one in the new order."""
-    if matrix is None:
-        return new
     mu = matrix.of(old.mu.astype(at_least_float32(old.mu.dtype)))
     mu = rotated_back(mu, old.left_basis, old.right_basis)
     mu = rotated(mu, new.left_basis, new.right_basis)
