@@ -71,6 +71,31 @@ def test_rounding_errors_of_a_projection_are_not_divided_by_others():
     assert np.max(np.linalg.norm(first, axis=(1, 2))) <= 1.01 * np.sqrt(16 * 12)
 
 
+NARROW = {
+    "SOAP": mx.SOAP(0.05, eps=0.1, precondition_frequency=2),
+    "EShampoo": mx.EShampoo(0.05, b2=0.95, eps=0.1, start=1, precondition_frequency=2),
+    "Shampoo": mx.Shampoo(0.1, b2=0.95, eps=0.1),
+    "KLShampoo": mx.KLShampoo(0.1, b2=0.95, eps=0.1),
+}
+
+
+@pytest.mark.usefixtures("x64")
+def test_preconditioners_in_another_dtype():
+    """The state keeps its dtypes, and so do the parameters, which go about the same way."""
+    sides = np.eye(5, dtype=np.float32), np.eye(4, dtype=np.float32)
+    tolerances: dict[Any, float] = {None: 0.0, jnp.float64: 1e-5, jnp.bfloat16: 0.05}
+    variants = {n: {d: o.replace(preconditioner_dtype=d) for d in tolerances} for n, o in NARROW.items()}
+    run = jax.jit(lambda: {n: [trajectory(o, *sides) for o in each.values()] for n, each in variants.items()})
+    for name, each in run().items():
+        found = dict(zip(tolerances, each, strict=True))
+        for dtype, tolerance in tolerances.items():
+            assert found[dtype].dtype == jnp.float32
+            size = np.abs(found[None]).max()
+            np.testing.assert_allclose(
+                found[dtype], found[None], atol=tolerance * size, rtol=0, err_msg=f"{name} {dtype}"
+            )
+
+
 def test_kron_whitens_gradients_of_any_size():
     """Its updates have a root mean square of about one in each row, after some hundred steps on noise.
 

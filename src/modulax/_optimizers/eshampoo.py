@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, number
@@ -55,6 +56,8 @@ class EShampoo(AbstractOptimizer):
         qr_iterations: number of iterations of the QR algorithm that improve the bases, as in `ScaleByEShampoo`; None
             for an eigendecomposition.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        preconditioner_dtype: dtype in which outer products and bases are kept, as in `ScaleByEShampoo`; by default
+            that of the parameters, at least float32.
 
     References:
         Eschenhagen et al., [Purifying Shampoo: Investigating Shampoo's Heuristics by Decomposing its
@@ -75,6 +78,7 @@ class EShampoo(AbstractOptimizer):
     _: KW_ONLY
     qr_iterations: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def transform(self) -> Chain:
         return Chain(
@@ -88,6 +92,7 @@ class EShampoo(AbstractOptimizer):
                 self.block_size,
                 qr_iterations=self.qr_iterations,
                 weight_dimension_numbers=self.weight_dimension_numbers,
+                preconditioner_dtype=self.preconditioner_dtype,
             ),
             AddDecayedWeights(self.weight_decay, self.mask),
             ScaleByLearningRate(self.learning_rate),

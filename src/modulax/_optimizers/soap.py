@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, number
@@ -52,6 +53,8 @@ class SOAP(AbstractOptimizer):
             are inputs and outputs.
         normalize_grads: whether the direction of each array is divided by the root of its mean square.
         correct_bias: whether to correct the bias of the moments, as above.
+        preconditioner_dtype: dtype in which outer products and bases are kept, as in `ScaleBySOAP`; by default
+            that of the parameters, at least float32.
 
     References:
         Vyas et al., [SOAP: Improving and Stabilizing Shampoo using Adam](https://arxiv.org/abs/2409.11321), 2024, and
@@ -71,6 +74,7 @@ class SOAP(AbstractOptimizer):
     _: KW_ONLY
     normalize_grads: bool = eqx.field(static=True, default=False)
     correct_bias: bool = eqx.field(static=True, default=True)
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def transform(self) -> Chain:
         return Chain(
@@ -84,6 +88,7 @@ class SOAP(AbstractOptimizer):
                 self.weight_dimension_numbers,
                 normalize_grads=self.normalize_grads,
                 correct_bias=self.correct_bias,
+                preconditioner_dtype=self.preconditioner_dtype,
             ),
             DecayedStep(self.learning_rate, self.weight_decay, self.mask, after=True, start=1),
         )

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.masks import AbstractLabels
@@ -32,14 +32,16 @@ from .muon import MuonDimensionNumbers
 from .outer_products import (
     SIDES,
     Side,
+    accumulated,
     blocks,
     by_field,
     by_leaf,
+    dtype_of_products,
     eigenbasis,
+    gathered,
     identities,
     in_batches,
     largest_entry,
-    outer_product,
     padding,
     qr_iterations,
     rotated,
@@ -47,7 +49,7 @@ from .outer_products import (
     sides_in,
     unblocked,
 )
-from .shampoo import accumulated, averages_or_sums, bias_of, momentum
+from .shampoo import averages_or_sums, bias_of, momentum
 from .spread import tree_on_auto_axes
 
 
@@ -112,6 +114,9 @@ class ScaleByEShampoo(AbstractTransform):
             gradients, one iteration left up to 0.8 of the norm of $Q_L^\top L Q_L$ off the diagonal, and three at most
             0.02.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        preconditioner_dtype: dtype in which outer products and bases are kept; by default that of the parameters, at
+            least float32. They are computed in at least float32. In bfloat16, averages with a decay rate above 0.99
+            stop moving.
 
     References:
         Eschenhagen et al., [Purifying Shampoo: Investigating Shampoo's Heuristics by Decomposing its
@@ -131,6 +136,7 @@ class ScaleByEShampoo(AbstractTransform):
     _: dataclasses.KW_ONLY
     qr_iterations: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> EShampooState:
         """Return zeros, and identities as bases."""
@@ -173,13 +179,13 @@ class ScaleByEShampoo(AbstractTransform):
         return matrices_of("ScaleByEShampoo(weight_dimension_numbers=...)", specified, tree, hidden=False)
 
     def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
-        dtype = at_least_float32(p.dtype)
-        zeros = zeros_in(p, dtype)
+        zeros = zeros_in(p, at_least_float32(p.dtype))
         products: list[Array | None] = [None, None]
         bases: list[Array | None] = [None, None]
         if matrix is not None:
             plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
             shape = jax.eval_shape(lambda x: blocks(matrix.of(x), self.block_size), plain).shape
+            dtype = dtype_of_products(p, self.preconditioner_dtype)
             products = [jnp.zeros((*shape[:-2], n, n), dtype) for n in shape[-2:]]
             bases = [identities(x) for x in products if x is not None]
         return _Leaf(zeros, abs_sq(zeros), *products, *bases)
@@ -204,13 +210,7 @@ class _Rule(NamedTuple):
         if matrix is None:
             return s
         y = blocks(matrix.of(x), self.now.block_size)
-        # Gradients may have a wider dtype than the parameters.
-        new = {
-            side: accumulated(b2, old, outer_product(y, side)).astype(old.dtype)
-            for side in SIDES
-            if (old := getattr(s, side)) is not None
-        }
-        return s._replace(**new)
+        return s._replace(**{side: gathered(b2, getattr(s, side), y, side) for side in SIDES})
 
     def with_bases(self, matrices: list[Matrix | None], leaves: list[_Leaf], count: Array) -> list[_Leaf]:
         """The leaves with new bases, if these are due."""

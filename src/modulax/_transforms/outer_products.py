@@ -8,14 +8,15 @@ All functions take matrices on the last two axes of an array. A side of a matrix
 import collections
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, DTypeLike, PyTree
 
+from .._support.arithmetic import at_least_float32, dtype_for
 from ..linalg._products import adjoint
 from ..linalg._singular import reciprocal
 from ..tree._align import align
@@ -47,6 +48,27 @@ def outer_product(x: Array, side: Side) -> Array:
     largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
     x = x * jnp.minimum(1.0, _MOST / jnp.maximum(largest, 1.0)).astype(x.dtype)
     return product(x, adjoint(x)) if side == "left" else product(adjoint(x), x)
+
+
+def dtype_of_products(x: Array, dtype: DTypeLike | None) -> DTypeLike:
+    """Return the dtype of the outer products of an array and of what is computed from them.
+
+    Args:
+        x: the array.
+        dtype: the one that is asked for; None for at least float32.
+    """
+    return at_least_float32(x.dtype) if dtype is None else dtype_for(x, dtype) or x.dtype
+
+
+def accumulated(decay: Array, total: Array, x: Array) -> Array:
+    """Return the average of what was added, or the sum where the decay rate is one."""
+    return decay * total + jnp.where(decay < 1, 1 - decay, 1.0) * x
+
+
+def gathered(decay: Array, total: Array, x: Array, side: Side) -> Array:
+    """Return the average or the sum of outer products with that of another array; it keeps its dtype."""
+    x = x.astype(jnp.promote_types(x.dtype, total.dtype))
+    return accumulated(decay, total, outer_product(x, side)).astype(total.dtype)
 
 
 def applied(x: Array, matrix: Array | None, side: Side) -> Array:
@@ -177,29 +199,33 @@ def by_field(leaves: Sequence[tuple[Any, ...]], rebuild: Sequence[Rebuild]) -> l
 def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array]) -> list[tuple[Array, ...]]:
     """Apply a function to corresponding arrays of lists, with all matrices of one shape and dtype joined in one batch.
 
+    It is computed in at least float32, and what it returns has the dtype of the first list, but for integers.
+
     Args:
         function: of one array of each list, with one batch axis, which returns arrays with that axis first.
         lists: arrays of matrices on the last two axes, of equal shapes at one place.
     """
-    kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
+    kinds: dict[tuple[Any, Any], list[int]] = collections.defaultdict(list)
     for i, x in enumerate(lists[0]):
         kinds[x.shape[-2:], x.dtype].append(i)
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
-    for places in kinds.values():
+    for (_, dtype), places in kinds.items():
+        wide = at_least_float32(dtype)
         batches = [lists[0][i].shape[:-2] for i in places]
         sizes = [math.prod(batch) for batch in batches]
         # `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed.
         flat = [
             [jax.lax.reshape(xs[i], (n, *xs[i].shape[-2:])) for i, n in zip(places, sizes, strict=True)] for xs in lists
         ]
-        results = function(*(jax.lax.concatenate(xs, 0) for xs in flat))
+        results = function(*(jax.lax.concatenate(xs, 0).astype(wide) for xs in flat))
+        results = [y.astype(dtype) if y.dtype == wide else y for y in results]
         parts = zip(*(jax.lax.split(y, sizes) for y in results), strict=True)
         for i, batch, part in zip(places, batches, parts, strict=True):
             out[i] = tuple(jax.lax.reshape(y, (*batch, *y.shape[1:])) for y in part)
     return out
 
 
-def inverse_root(x: Array, exponent: Array, eps: Array, sides: int) -> Array:
+def inverse_root(x: Array, exponent: Array, eps: Array, sides: int, kept: DTypeLike | None = None) -> Array:
     r"""Return $(X + \varepsilon I)^{-p}$ of Hermitian matrices, by their eigenvalues, which are at least $\varepsilon$.
 
     They are also at least a fraction of the largest one. A momentum within the range of $X$ has rounding errors outside
@@ -211,10 +237,12 @@ def inverse_root(x: Array, exponent: Array, eps: Array, sides: int) -> Array:
         exponent: the exponent $p$.
         eps: $\varepsilon$.
         sides: the number of sides on which a matrix is multiplied by such a root.
+        kept: the dtype to which $X$ was rounded, if it was; the momentum has at least the errors of float32 then.
     """
     total = jax.lax.stop_gradient(exponent) * sides
     # Errors of eigenvalues were up to 3 u times the largest one, for 4 to 1024 rows.
-    fraction = (8 * jnp.finfo(x.dtype).eps) ** (1 / jnp.maximum(2 * total, 1))
+    errors = [jnp.finfo(dtype).eps for dtype in ([x.dtype] if kept is None else [kept, jnp.float32])]
+    fraction = (8 * float(max(errors))) ** (1 / jnp.maximum(2 * total, 1))
     return _inverse_power(x + eps.astype(x.dtype) * identities(x), exponent, eps, fraction)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
@@ -28,9 +28,10 @@ from .outer_products import (
     blocks,
     by_field,
     by_leaf,
+    dtype_of_products,
+    gathered,
     in_batches,
     inverse_root,
-    outer_product,
     sides_in,
     unblocked,
 )
@@ -124,6 +125,9 @@ class ScaleByShampoo(AbstractContainer):
         weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`. With None for an array, as in
             `by_path({"*": None})`, it is one vector of all entries, as small matrices are in Distributed Shampoo.
         kl: whether the outer products are those of KL-Shampoo.
+        preconditioner_dtype: dtype in which outer products and roots are kept; by default that of the parameters, at
+            least float32. They are computed in at least float32. In bfloat16, averages with a decay rate above 0.99
+            stop moving.
 
     References:
         Gupta et al., [Shampoo: Preconditioned Stochastic Tensor Optimization](https://arxiv.org/abs/1802.09568), 2018;
@@ -145,6 +149,7 @@ class ScaleByShampoo(AbstractContainer):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     _: dataclasses.KW_ONLY
     kl: bool = eqx.field(static=True, default=False)
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> ShampooState:
         """Return zeros, and identities as roots."""
@@ -197,12 +202,12 @@ class ScaleByShampoo(AbstractContainer):
     def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
         plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
         shape = jax.eval_shape(lambda x: _blocks(self, matrix, x), plain).shape
-        dtype = at_least_float32(p.dtype)
+        dtype = dtype_of_products(p, self.preconditioner_dtype)
         sides = [(*shape[:-2], n, n) for n in shape[-2:]]
         zeros = [jnp.zeros(side, dtype) for side in sides]
         ones = [jnp.broadcast_to(jnp.eye(side[-1], dtype=dtype), side) for side in sides]
         right = (None, None) if matrix is None else (zeros[1], ones[1])
-        return _Leaf(zeros_in(p, dtype), zeros[0], right[0], ones[0], right[1])
+        return _Leaf(zeros_in(p, at_least_float32(p.dtype)), zeros[0], right[0], ones[0], right[1])
 
 
 def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
@@ -223,11 +228,6 @@ def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None) -> Array
         return jnp.where(has_roots, u, x)
     other = other.astype(u.dtype)
     return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other)
-
-
-def accumulated(decay: Array, total: Array, x: Array) -> Array:
-    """Return the average of what was added, or the sum where the decay rate is one."""
-    return decay * total + jnp.where(decay < 1, 1 - decay, 1.0) * x
 
 
 def bias_of(decay: Array, t: Array) -> Array:
@@ -262,12 +262,9 @@ class _Rule(NamedTuple):
         b1, b2 = scalar_like(self.now.b1, x), scalar_like(self.now.b2, x)
         y = _blocks(self.now, matrix, x)
         other = (s.right_root, s.left_root) if self.now.kl and matrix is not None else (None, None)
-        products = {"left": outer_product(applied(y, other[0], "right"), "left")}
+        s = s._replace(left=gathered(b2, s.left, applied(y, other[0], "right"), "left"))
         if s.right is not None:
-            products["right"] = outer_product(applied(y, other[1], "left"), "right")
-        # Gradients may have a wider dtype than the parameters.
-        new = {name: accumulated(b2, getattr(s, name), x).astype(s.left.dtype) for name, x in products.items()}
-        s = s._replace(**new)
+            s = s._replace(right=gathered(b2, s.right, applied(y, other[1], "left"), "right"))
         return s._replace(mu=moment(b1, s.mu.astype(x.dtype), x).astype(s.mu.dtype))
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
@@ -295,7 +292,7 @@ class _Rule(NamedTuple):
     def _root(self, exponent: Any, sides: int) -> Any:
         def root(x: Array) -> tuple[Array]:
             b2, p, eps, t = (scalar_like(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
-            return (inverse_root(x / bias_of(b2, t), p, eps, sides),)
+            return (inverse_root(x / bias_of(b2, t), p, eps, sides, self.now.preconditioner_dtype),)
 
         return root
 

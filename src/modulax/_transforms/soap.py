@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.masks import AbstractLabels
@@ -36,11 +36,12 @@ from .outer_products import (
     Side,
     by_field,
     by_leaf,
+    dtype_of_products,
     eigenbasis,
+    gathered,
     in_batches,
     in_order,
     next_eigenbasis,
-    outer_product,
     rotated,
     rotated_back,
     sides_in,
@@ -114,6 +115,9 @@ class ScaleBySOAP(AbstractTransform):
             parameters tell which axes are rows and columns, and all arrays with both are matrices, embeddings too.
         normalize_grads: whether each direction is divided by the root of its mean square.
         correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
+        preconditioner_dtype: dtype in which outer products and bases are kept; by default that of the parameters, at
+            least float32. They are computed in at least float32. In bfloat16, averages with a decay rate above 0.99
+            stop moving.
 
     References:
         Vyas et al., [SOAP: Improving and Stabilizing Shampoo using Adam](https://arxiv.org/abs/2409.11321), 2024, and
@@ -132,6 +136,7 @@ class ScaleBySOAP(AbstractTransform):
     _: dataclasses.KW_ONLY
     normalize_grads: bool = eqx.field(static=True, default=False)
     correct_bias: bool = eqx.field(static=True, default=True)
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> SOAPState:
         """Return zeros; the first call computes the bases."""
@@ -157,9 +162,9 @@ class ScaleBySOAP(AbstractTransform):
         step = jax.jit(functools.partial(_step, now, jnp.maximum(t, 1.0), is_first), static_argnums=0)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             moved = [step(*row) for row in zip(matrices, leaves, before, strict=True)]
-        after = [leaf for _, leaf in moved]
-        k = jnp.round(now.precondition_frequency).astype(jnp.int32)
-        after = _with_bases(matrices, after, is_first, state.count % k == 0)
+            after = [leaf for _, leaf in moved]
+            k = jnp.round(now.precondition_frequency).astype(jnp.int32)
+            after = _with_bases(matrices, after, is_first, state.count % k == 0)
         new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
         return treedef.unflatten([u for u, _ in moved]), new
 
@@ -180,7 +185,8 @@ class ScaleBySOAP(AbstractTransform):
         sides: list[Array | None] = [None, None]
         if matrix is not None:
             batch, shape = [p.shape[axis] for axis in matrix.batch], matrix.size
-            sides = [jnp.zeros((*batch, n, n), zeros.dtype) if n <= self.max_precond_dim else None for n in shape]
+            dtype = dtype_of_products(p, self.preconditioner_dtype)
+            sides = [jnp.zeros((*batch, n, n), dtype) if n <= self.max_precond_dim else None for n in shape]
         return _Leaf(zeros_in(p, None), abs_sq(zeros), *sides, *sides)
 
 
@@ -198,9 +204,7 @@ def _step(
         u = matrix.back(rotated_back(matrix.of(u), s.left_basis, s.right_basis))
         beta = b2 if now.shampoo_beta is None else scalar_like(now.shampoo_beta, x)
         products = {
-            side: moment(beta, old, outer_product(matrix.of(x), side)).astype(old.dtype)
-            for side in SIDES
-            if (old := getattr(s, side)) is not None
+            side: gathered(beta, old, matrix.of(x), side) for side in SIDES if (old := getattr(s, side)) is not None
         }
         s = s._replace(**products)
     if now.normalize_grads:
