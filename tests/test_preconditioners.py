@@ -55,7 +55,12 @@ def test_blocks_of_eshampoo_are_trained_like_matrices_of_their_own():
     parts = {f"{i}{j}": grads[:, r, c] for i, r in enumerate(rows) for j, c in enumerate(columns)}
     trees = {"whole": grads, **parts}
     start = {name: jnp.zeros_like(g[0]) for name, g in trees.items()}
-    _, found = jax.jit(lambda: jax.lax.scan(lambda s, g: rule.update(g, s)[::-1], rule.init(start), trees))()
+
+    def body(state: Any, grads: Any) -> Any:
+        updates, state = rule.update(grads, state)
+        return state, updates
+
+    _, found = jax.jit(lambda: jax.lax.scan(body, rule.init(start), trees))()
     for i, r in enumerate(rows):
         for j, c in enumerate(columns):
             np.testing.assert_allclose(found["whole"][:, r, c], found[f"{i}{j}"], rtol=1e-4, atol=1e-5)

@@ -48,6 +48,7 @@ from .outer_products import (
     rotated_back,
     sides_in,
     unblocked,
+    widely,
 )
 from .shampoo import averages_or_sums, bias_of, momentum
 from .spread import tree_on_auto_axes
@@ -221,7 +222,7 @@ class _Rule(NamedTuple):
 
         def fresh() -> list[Array]:
             products = [self._apart(matrices[i], side, getattr(leaves[i], side)) for i, side in places]
-            return [basis for (basis,) in in_batches(self._basis, products, bases)]
+            return [basis for (basis,) in in_batches(widely(self._basis), products, bases)]
 
         new = list(leaves)
         for (i, side), basis in zip(places, cond(self._is_due(count), fresh, lambda: bases), strict=True):

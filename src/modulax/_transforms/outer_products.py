@@ -8,7 +8,7 @@ All functions take matrices on the last two axes of an array. A side of a matrix
 import collections
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -199,30 +199,36 @@ def by_field(leaves: Sequence[tuple[Any, ...]], rebuild: Sequence[Rebuild]) -> l
 def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array]) -> list[tuple[Array, ...]]:
     """Apply a function to corresponding arrays of lists, with all matrices of one shape and dtype joined in one batch.
 
-    It is computed in at least float32, and what it returns has the dtype of the first list, but for integers.
-
     Args:
         function: of one array of each list, with one batch axis, which returns arrays with that axis first.
         lists: arrays of matrices on the last two axes, of equal shapes at one place.
     """
-    kinds: dict[tuple[Any, Any], list[int]] = collections.defaultdict(list)
+    kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
     for i, x in enumerate(lists[0]):
         kinds[x.shape[-2:], x.dtype].append(i)
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
-    for (_, dtype), places in kinds.items():
-        wide = at_least_float32(dtype)
+    for places in kinds.values():
         batches = [lists[0][i].shape[:-2] for i in places]
         sizes = [math.prod(batch) for batch in batches]
         # `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed.
         flat = [
             [jax.lax.reshape(xs[i], (n, *xs[i].shape[-2:])) for i, n in zip(places, sizes, strict=True)] for xs in lists
         ]
-        results = function(*(jax.lax.concatenate(xs, 0).astype(wide) for xs in flat))
-        results = [y.astype(dtype) if y.dtype == wide else y for y in results]
+        results = function(*(jax.lax.concatenate(xs, 0) for xs in flat))
         parts = zip(*(jax.lax.split(y, sizes) for y in results), strict=True)
         for i, batch, part in zip(places, batches, parts, strict=True):
             out[i] = tuple(jax.lax.reshape(y, (*batch, *y.shape[1:])) for y in part)
     return out
+
+
+def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of matrices in one dtype, computed in at least float32; its results have that dtype again."""
+
+    def computed(*xs: Array) -> tuple[Array, ...]:
+        dtype, wide = xs[0].dtype, at_least_float32(xs[0].dtype)
+        return tuple(y.astype(dtype) if y.dtype == wide else y for y in function(*(x.astype(wide) for x in xs)))
+
+    return computed
 
 
 def inverse_root(x: Array, exponent: Array, eps: Array, sides: int, kept: DTypeLike | None = None) -> Array:

@@ -34,6 +34,7 @@ from .outer_products import (
     inverse_root,
     sides_in,
     unblocked,
+    widely,
 )
 from .spread import tree_on_auto_axes
 
@@ -278,7 +279,7 @@ class _Rule(NamedTuple):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
-                roots = in_batches(self._root(exponent, 2 if is_matrix else 1), products)
+                roots = in_batches(widely(self._root(exponent, 2 if is_matrix else 1)), products)
                 new |= {place: root for place, (root,) in zip(own, roots, strict=True)}
             return list(new.values())
 

@@ -45,6 +45,7 @@ from .outer_products import (
     rotated,
     rotated_back,
     sides_in,
+    widely,
 )
 from .spread import tree_on_auto_axes
 
@@ -232,7 +233,7 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Ar
     def improved() -> list[_Turned]:
         new: list[dict[str, Array]] = [{} for _ in leaves]
         orders: list[dict[Side, Array]] = [{} for _ in leaves]
-        for (i, side), (basis, order) in zip(places, in_batches(basis_of, products, bases), strict=True):
+        for (i, side), (basis, order) in zip(places, in_batches(widely(basis_of), products, bases), strict=True):
             new[i][f"{side}_basis"], orders[i][side] = basis, order
         carry = jax.jit(_carried, static_argnums=0)  # traced once for each shape
         rows = [(matrices[i], leaves[i], leaves[i]._replace(**new[i]), orders[i]) for i in indices]
