@@ -123,10 +123,21 @@ def ledgers(name: str) -> dict[str, Any]:
     return {"released": released, "differences": differences}
 
 
+def classes_in(module: str) -> list[type]:
+    """The classes that a module defines; none if there is no such module."""
+    names = vars(sys.modules[module]) if module in sys.modules else {}
+    return [x for x in names.values() if inspect.isclass(x) and x.__module__ == module]
+
+
 def companions(cls: type) -> list[str]:
-    """The transforms and the states in the file of an optimizer, which its page documents too."""
-    module = sys.modules[cls.__module__]
-    classes = [x for x in vars(module).values() if inspect.isclass(x) and x.__module__ == module.__name__]
+    """The transforms and the states that the page of an optimizer documents too.
+
+    Those in its file, and those in the file of the same name in `_transforms` that are on no page of `docs/api/`.
+    """
+    classes = classes_in(cls.__module__)
+    by_name = {f"modulax.{x.__name__}": x for x in classes_in(cls.__module__.replace("._optimizers.", "._transforms."))}
+    on_pages = {word for file in (HERE / "api").glob("*.md") for word in re.findall(r"[\w.]+", file.read_text("utf-8"))}
+    classes += [x for name, x in by_name.items() if not {name, name.replace(".", ".states.")} & on_pages]
     optimizers = [x for x in classes if issubclass(x, mx.AbstractOptimizer)]
     if cls is not optimizers[0]:
         return []  # on the page of the first one

@@ -31,17 +31,16 @@ from docs.pictures import table_of
 from modulax.testing._fields import fields_of, with_optional_numbers
 from modulax.tree._paths import named_leaves
 
+from . import exports
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import DIFFERENCES, TRANSFORMS
 from .oracles.ledger import AROUND, CURVATURE, DEPARTURES, FIRST_ORDER, RELEASED, Released
-from .test_architecture import CLASSES
 from .vocabulary import ARGUMENTS, followers, rows
 
 ROOT = Path(__file__).parents[1]
 PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
 MISSING_ARGUMENTS = Path(__file__).parent / "users" / "wrong" / "missing_arguments.py"
-STATES = ROOT / "src" / "modulax" / "states.py"
 STATE_DTYPES = Path(__file__).parent / "state_dtypes.txt"
 # What `import modulax` brings, and the edges, which are imported by themselves.
 PLACES = [
@@ -258,31 +257,6 @@ def public_names(module: types.ModuleType) -> set[str]:
     }
 
 
-def below(base: str, *modules: str) -> Iterator[tuple[str, str]]:
-    """The modules and names of the public final classes that descend from a class, found without an import."""
-    for (module, name), cls in sorted(CLASSES.items()):
-        ancestors = [*cls.bases]
-        while ancestors and ancestors[-1].name != base:
-            ancestors += ancestors.pop().bases
-        if ancestors and module.startswith(modules) and not (name.startswith("_") or cls.is_named_abstract):
-            yield module, name
-
-
-def states() -> str:
-    """The module `modulax.states`: the classes of all states, and what they hold."""
-    packages = ("modulax._containers.", "modulax._optimizers.", "modulax._protocol.optimizer", "modulax._transforms.")
-    places: dict[str, list[str]] = {}
-    for module, name in [*below("AbstractState", *packages), ("modulax.numerics._quantized", "Quantized")]:
-        places.setdefault(module.removeprefix("modulax"), []).append(f"{name} as {name}")
-    lines = []
-    for module, names in places.items():
-        line = f"from {module} import {', '.join(names)}\n"
-        in_rows = "".join(f"    {name},\n" for name in names)
-        lines.append(line if len(line) <= 121 else f"from {module} import (\n{in_rows})\n")
-    title = "The state classes of all transforms, for annotations and for code that reads a state. Generated."
-    return f'"""{title}"""\n\n{"".join(lines)}'
-
-
 def words(default: Any) -> str:
     """A default value, without what differs between two runs."""
     if isinstance(default, tuple):
@@ -384,9 +358,9 @@ def state_dtypes() -> str:
 
 
 def main() -> None:
+    exports.main()
     PUBLIC_NAMES.write_text(names(), encoding="utf-8")
     MISSING_ARGUMENTS.write_text(missing_arguments(), encoding="utf-8")
-    STATES.write_text(states(), encoding="utf-8")
     STATE_DTYPES.write_text(state_dtypes(), encoding="utf-8")
     for name in PAGES:
         (ROOT / name).write_text(page(name), encoding="utf-8")

@@ -340,6 +340,73 @@ def test_what_has_the_two_functions_goes_into_a_chain():
     assert Own(*tx).described() == "own"
 
 
+class Boxed:
+    """A leaf of the caller's own, around an array, like `OptParam` of AXLearn."""
+
+    def __init__(self, value: jax.Array):
+        self.value, self.shape, self.dtype = value, value.shape, value.dtype
+
+
+class Variable(Boxed):
+    """A leaf that refuses to say its `value`, like the variables of NNX that JAX takes for arrays."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "value":
+            raise NotImplementedError
+        return vars(self)["value"].copy if name == "get_value" else super().__getattribute__(name)
+
+
+def seen_by_functions(o: Any) -> list[Any]:
+    """What functions of the caller get within chains, masks and groups, and the states that come back."""
+    seen: list[Any] = []
+
+    def kinds(tree: Any) -> tuple[str, list[str]]:
+        return str(jax.tree.structure(tree)), [type(x).__name__ for x in jax.tree.leaves(tree)]
+
+    def init(params: Any) -> Any:
+        seen.append(kinds(params))
+        return params
+
+    def update(updates: Any, state: Any, params: Any) -> Any:  # to which optax gives None
+        seen.append((kinds(updates), kinds(params)))
+        return updates, state
+
+    def update_at(updates: Any, state: Any, params: Any = None, *, step: Any, **extra: Any) -> Any:
+        seen.append((kinds(updates), kinds(params), kinds(step), kinds(extra)))
+        return updates, state
+
+    plain, at = o.GradientTransformation(init, update), o.GradientTransformationExtraArgs(init, update_at)
+    boxed = {"w": Boxed(jnp.ones(2)), "b": o.MaskedNode()}
+    grads = {"w": jnp.ones(2), "b": o.MaskedNode()}
+    for tx in (
+        o.chain(o.chain(plain, at), plain),
+        o.named_chain(("a", o.chain(plain)), ("b", at)),
+        o.chain(o.chain(o.scale(2.0), plain), o.named_chain(("a", at)), o.scale(2.0)),
+    ):
+        _, state = tx.update(grads, tx.init(boxed), boxed, step=3)
+        updates, state = tx.update(grads, state, step=2.5)
+        seen.append((kinds(state), np.asarray(updates["w"]).tolist()))
+    mask = {"b": False, "w": True}
+    for tx in (
+        o.masked(plain, mask),
+        o.masked(at, mask, mask_compatible_extra_args=True),
+        o.masked(at, mask),
+        o.flatten(plain),
+        o.multi_transform({"a": plain, "b": o.sgd(0.5)}, {"b": "a", "w": "b"}),
+    ):
+        updates, state = tx.update(PARAMS, tx.init(PARAMS), step=PARAMS, ignored="a string")
+        seen.append((kinds(state), jax.tree.map(lambda x: np.asarray(x).tolist(), updates)))
+    tx, n = o.masked(plain, mask), len(seen)
+    seen[n:] = [o.tree_map_params(tx, lambda _: "moment", tx.init(PARAMS)).inner_state["w"]]
+    return seen
+
+
+def test_functions_within_functions_get_what_they_get_in_optax():
+    with settings.jax_defaults():
+        theirs, ours = seen_by_functions(optax), seen_by_functions(compat)
+    assert ours == theirs
+
+
 def state_classes() -> Iterator[tuple[str, Any]]:
     """The states of optax that have fields, by path."""
     for path in (f"{module}.{name}".lstrip(".") for module, found in NAMES.items() for name in found):
@@ -392,6 +459,11 @@ def test_what_is_masked_out_is_a_masked_node():
     assert state.inner_states["a"].inner_state[0].mu["b"] == compat.MaskedNode()
     nested = compat.masked(compat.masked(compat.ema(0.5), {"w": True, "b": True}), {"w": False, "b": True})
     assert nested.init(PARAMS).inner_state.inner_state.ema["w"] == compat.MaskedNode()
+    # Parameters in which the caller has masked something out before.
+    params = {"w": PARAMS["w"], "b": compat.MaskedNode()}
+    for tx in (compat.chain(compat.clip(1.0), compat.trace(0.9)), compat.masked(compat.adam(0.1), {"w": 1, "b": 0})):
+        state = tx.init(params)
+        assert jax.tree.structure(tx.update(params, state, params)) == jax.tree.structure((params, state))
 
 
 def test_numbers_and_integers_are_trained_as_in_optax():
@@ -399,6 +471,8 @@ def test_numbers_and_integers_are_trained_as_in_optax():
         with settings.jax_defaults():
             theirs, ours = (tx.update(grad, tx.init(params), params)[0] for tx in (optax.adam(0.1), compat.adam(0.1)))
             jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), ours, theirs)
+    state = compat.trace(0.9).init({"w": Variable(jnp.ones(2))})
+    assert state.trace["w"].shape == (2,)
 
 
 def test_updates_need_not_be_like_the_parameters_where_these_are_not_read():

@@ -46,7 +46,7 @@ def test_a_loss_that_is_not_a_scalar(name: str):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("make", [mx.SOAP, mx.Shampoo, mx.Dion], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [mx.SOAP, mx.EShampoo, mx.Shampoo, mx.Dion], ids=lambda make: make.__name__)
 def test_gradients_of_matrices_in_a_wider_dtype_than_the_parameters(make: Any):
     params = {"w": jnp.ones((2, 3), jnp.float32), "b": jnp.ones(2, jnp.float32)}
     state = make().init(params)

@@ -55,6 +55,7 @@ OTHER: dict[str, Any] = {
     "labels": lambda params: jtu.tree_map(lambda x: str(x.ndim), params),
     "hyperparam_dtype": jnp.float16,
     "over": (),
+    "qr_iterations": 2,
     "rank": 1,
     "rank_fraction": 0.5,
     "start": 2,

@@ -64,6 +64,7 @@ FALLING = mx.schedules.Linear(0.9, 0.8, 10)
     "transform",
     [
         mx.SOAP(0.1, b1=FALLING),
+        mx.EShampoo(0.1, b1=FALLING),
         mx.Shampoo(0.1, b1=FALLING),
         mx.Dion(1e-3, beta=FALLING),
         mx.Muon(1e-3, eps=FALLING),

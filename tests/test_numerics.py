@@ -91,6 +91,17 @@ def test_squares_neither_overflow_nor_vanish(size: float):
         assert not np.isclose(optax.safe_norm(x, 0.0), 2 * size, rtol=1e-2, atol=0)
 
 
+@pytest.mark.parametrize("n", [1, 5])
+def test_norms_and_their_derivatives_in_every_magnitude(n: int):
+    """Of one entry too: XLA would multiply the scales of its square with each other."""
+    norm = jax.jit(jax.value_and_grad(mx.safe_norm))
+    rows = np.ldexp(np.random.default_rng(0).uniform(1, 2, (80, n)), np.linspace(-124, 124, 80, dtype=int)[:, None])
+    for x in rows:
+        value, gradient = norm(x.astype(np.float32), 0.0)
+        np.testing.assert_allclose(value, np.linalg.norm(x), rtol=3e-7)
+        np.testing.assert_allclose(gradient, x / np.linalg.norm(x), rtol=1e-6)
+
+
 def test_what_is_not_finite_stays_visible():
     assert mx.safe_norm(jnp.array([1.0, jnp.inf]), 0.0) == jnp.inf
     assert np.isnan(mx.safe_norm(jnp.array([1.0, jnp.nan]), 0.5))

@@ -112,6 +112,12 @@ def test_a_page_has_its_rows_of_the_ledgers(pages: ModuleType):
     assert "## Differences" not in pages.page("adam", rates(pages, "adam"))
 
 
+def test_the_page_of_an_optimizer_documents_its_transform(pages: ModuleType):
+    """If it is in a file of the same name, and on no page of `docs/api/`."""
+    assert pages.companions(mx.Tiger) == ["ScaleByTiger", "states.ScaleByTigerState"]
+    assert pages.companions(mx.LaProp) == []
+
+
 def test_every_schedule_has_a_curve(pages: ModuleType):
     import schedule_pictures  # pyright: ignore[reportMissingImports]
 

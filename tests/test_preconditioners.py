@@ -1,4 +1,4 @@
-"""Laws of the optimizers that precondition both sides of a matrix: SOAP, Shampoo, KL-Shampoo and Kron."""
+"""Laws of the optimizers that precondition both sides of a matrix: SOAP, EShampoo, Shampoo, KL-Shampoo and Kron."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ import modulax as mx
 
 ROTATED = {
     "SOAP": mx.SOAP(0.05, precondition_frequency=2),
+    "EShampoo": mx.EShampoo(0.05, b2=0.95, eps=0.1, start=1, precondition_frequency=2),
     "Shampoo": mx.Shampoo(0.1, b2=0.95, eps=1e-3),
     "KLShampoo": mx.KLShampoo(0.1, b2=0.95, eps=1e-2),
 }
@@ -44,6 +45,60 @@ def test_rotated_parameters_have_a_rotated_trajectory():
     points = jax.jit(lambda: {n: [trajectory(o, *pair) for pair in sides] for n, o in ROTATED.items()})()
     for name, (plain, turned) in points.items():
         np.testing.assert_allclose(turned, plain, atol=1e-5 * np.abs(plain).max(), rtol=0, err_msg=name)
+
+
+def test_blocks_of_eshampoo_are_trained_like_matrices_of_their_own():
+    """Also those that are filled up with zeros, whose second moment begins before there are bases."""
+    rule = mx.ScaleByEShampoo(eps=1e-3, precondition_frequency=2, start=3, block_size=3)
+    rows, columns = (slice(0, 3), slice(3, 5)), (slice(0, 3), slice(3, 4))
+    grads = np.random.default_rng(0).normal(size=(STEPS, *SHAPE)).astype(np.float32)
+    parts = {f"{i}{j}": grads[:, r, c] for i, r in enumerate(rows) for j, c in enumerate(columns)}
+    trees = {"whole": grads, **parts}
+    start = {name: jnp.zeros_like(g[0]) for name, g in trees.items()}
+
+    def body(state: Any, grads: Any) -> Any:
+        updates, state = rule.update(grads, state)
+        return state, updates
+
+    _, found = jax.jit(lambda: jax.lax.scan(body, rule.init(start), trees))()
+    for i, r in enumerate(rows):
+        for j, c in enumerate(columns):
+            np.testing.assert_allclose(found["whole"][:, r, c], found[f"{i}{j}"], rtol=1e-4, atol=1e-5)
+
+
+def test_rounding_errors_of_a_projection_are_not_divided_by_others():
+    """The first update of Adam has entries of at most one, in whatever basis."""
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(50, 16, 4)), rng.normal(size=(50, 4, 12))
+    grads = jnp.asarray(left @ right, jnp.float32)
+    rule = mx.ScaleByEShampoo(start=1)
+    first = jax.jit(jax.vmap(lambda g: rule.update(g, rule.init(g))[0]))(grads)
+    assert np.max(np.linalg.norm(first, axis=(1, 2))) <= 1.01 * np.sqrt(16 * 12)
+
+
+NARROW = {
+    "SOAP": mx.SOAP(0.05, eps=0.1, precondition_frequency=2),
+    "EShampoo": mx.EShampoo(0.05, b2=0.95, eps=0.1, start=1, precondition_frequency=2),
+    "Shampoo": mx.Shampoo(0.1, b2=0.95, eps=0.1),
+    "KLShampoo": mx.KLShampoo(0.1, b2=0.95, eps=0.1),
+}
+
+
+@pytest.mark.usefixtures("x64")
+def test_preconditioners_in_another_dtype():
+    """The state keeps its dtypes, and so do the parameters, which go about the same way."""
+    sides = np.eye(5, dtype=np.float32), np.eye(4, dtype=np.float32)
+    tolerances: dict[Any, float] = {None: 0.0, jnp.float64: 1e-5, jnp.bfloat16: 0.05}
+    variants = {n: {d: o.replace(preconditioner_dtype=d) for d in tolerances} for n, o in NARROW.items()}
+    run = jax.jit(lambda: {n: [trajectory(o, *sides) for o in each.values()] for n, each in variants.items()})
+    for name, each in run().items():
+        found = dict(zip(tolerances, each, strict=True))
+        for dtype, tolerance in tolerances.items():
+            assert found[dtype].dtype == jnp.float32
+            size = np.abs(found[None]).max()
+            np.testing.assert_allclose(
+                found[dtype], found[None], atol=tolerance * size, rtol=0, err_msg=f"{name} {dtype}"
+            )
 
 
 def test_kron_whitens_gradients_of_any_size():

@@ -31,6 +31,8 @@ def options(**arguments: Any) -> dict[str, Any]:
     return arguments
 
 
+MARS = options(b1=0.8, b2=0.9, eps=1e-3, gamma=0.1, weight_decay=0.1, adam_learning_rate=0.05, adam_b1=0.85)
+MARS |= options(adam_b2=0.9, adam_weight_decay=0.2)
 ADAM = options(adam_learning_rate=0.05, adam_b2=0.95, adam_eps=1e-7)
 ADAM_ALL = ADAM | options(adam_learning_rate=0.02, adam_b1=0.8, adam_weight_decay=0.2)
 ADAM_OF_TORCH = options(adam_learning_rate=0.05, adam_b2=0.999, adam_weight_decay=0.01)
@@ -185,6 +187,13 @@ GROUPS: dict[str, dict[str, Case]] = {
         ),
         "Kron/vectors": Case(lambda: mx.Kron(0.05, preconditioner_update_probability=0.3, min_ndim_triangular=3)),
     },
+    "MARS": {
+        "MARS.shampoo/default": Case(lambda: mx.MARSShampoo(0.05, adam_learning_rate=3e-3)),
+        "MARS.shampoo/all": Case(lambda: mx.MARSShampoo(0.1, **MARS)),
+        "MARS.shampoo/all_mars": Case(lambda: mx.MARSShampoo(0.1, where=True, **MARS)),
+        "MARS.shampoo/exact": Case(lambda: mx.MARSShampoo(0.05, exact=True, adam_learning_rate=3e-3)),
+        "MARS.shampoo/tall": Case(lambda: mx.MARSShampoo(0.02, weight_decay=0.3, adam_learning_rate=3e-3)),
+    },
     "MARSM": {
         "MARSM/default": Case(lambda: mx.MARSM(0.05), MATRICES),
         "MARSM/all": Case(lambda: mx.MARSM(0.1, 0.8, 0.1, weight_decay=0.2, ns_steps=4), MATRICES),
@@ -252,15 +261,18 @@ def drawn_by_kron(self: Any, state: Any, like: Any) -> Any:
 def trajectory(name: str, transform: Any) -> Any:
     """The parameters after each step."""
 
+    def grads(params: Any, noise: Any) -> Any:
+        return turned(name, {n: gradient(n, w, noise[n]) for n, w in turned(name, params).items()})
+
     def body(carry: Any, noise: Any) -> Any:
-        params, state = carry
-        grads = {n: gradient(n, w, noise[n]) for n, w in turned(name, params).items()}
-        updates, state = transform.update(turned(name, grads), state, params)
-        params = jtu.tree_map(jnp.add, params, updates)
-        return (params, state), turned(name, params)
+        params, last, state = carry
+        extra = {"previous_grad": grads(last, noise)} if "previous_grad" in transform.needs else {}
+        updates, state = transform.update(grads(params, noise), state, params, **extra)
+        new = jtu.tree_map(jnp.add, params, updates)
+        return (new, params, state), turned(name, new)
 
     start = turned(name, jtu.tree_map(jnp.asarray, START))
-    return jax.lax.scan(body, (start, with_drawn_bases(transform.init(start))), NOISE)[1]
+    return jax.lax.scan(body, (start, start, with_drawn_bases(transform.init(start))), NOISE)[1]
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -1,4 +1,4 @@
-"""SOAP and Shampoo against trajectories of released code, frozen in `tests/oracles/matrices.npz`."""
+"""SOAP, Shampoo and EShampoo against trajectories of released code, frozen in `tests/oracles/matrices.npz`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +47,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "Shampoo/all": lambda: mx.Shampoo(0.1, 0.8, 0.95, 0.7, 1e-4, 0.1, 3, 5, 1000, grafting=FilteredAdam()),
     "Shampoo/blocks": lambda: mx.Shampoo(0.1, 0.9, 0.95, eps=1e-2, block_size=3),
     "Shampoo/graft_sgd": lambda: mx.Shampoo(0.05, 0.9, 0.95, eps=1e-6, grafting=mx.Ema(0.9)),
+    "Shampoo/merged": lambda: mx.Shampoo(0.1, 0.9, 0.95, eps=1e-2, weight_dimension_numbers=mx.by_path({"*": None})),
     "KLShampoo/default": lambda: mx.KLShampoo(0.1, eps=1e-4),
     "KLShampoo/all": lambda: mx.Chain(
         mx.ScaleByShampoo(0.8, 0.95, 0.7, 1e-4, 3, 5, grafting=FilteredAdam(), kl=True),
@@ -54,6 +55,11 @@ CASES: dict[str, Callable[[], Any]] = {
         mx.ScaleByLearningRate(0.1),
     ),
     "KLShampoo/paper": lambda: mx.KLShampoo(0.05, 0.9, 0.95, eps=1e-4, exponent=0.5),
+    "SOAP.meta/default": lambda: mx.EShampoo(0.05, 0.9, 0.95, None, 1e-3, 0.0, 1),
+    "SOAP.meta/all": lambda: mx.EShampoo(0.1, 0.8, 0.95, 0.7, 1e-3, 0.1, 3, 5, 1000),
+    "SOAP.meta/qr": lambda: mx.EShampoo(0.05, 0.9, 0.95, None, 1e-4, 0.0, 1, qr_iterations=1),
+    # Theirs would stop at a tolerance that it never reaches.
+    "SOAP.meta/qr_thrice": lambda: mx.EShampoo(0.05, 0.9, 0.95, None, 1e-6, 0.0, 3, qr_iterations=3),
 }
 
 

@@ -99,6 +99,7 @@ from ._optimizers.cocob import COCOB as COCOB
 from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
 from ._optimizers.dion import Dion as Dion
 from ._optimizers.dog import DoG as DoG, DoWG as DoWG
+from ._optimizers.eshampoo import EShampoo as EShampoo
 from ._optimizers.focus import FOCUS as FOCUS
 from ._optimizers.fromage import Fromage as Fromage
 from ._optimizers.ftrl import FTRL as FTRL
@@ -112,7 +113,7 @@ from ._optimizers.lars import LARS as LARS
 from ._optimizers.lbfgs import LBFGS as LBFGS
 from ._optimizers.lion import Lion as Lion
 from ._optimizers.madgrad import MADGRAD as MADGRAD
-from ._optimizers.mars import MARS as MARS, MARSLion as MARSLion
+from ._optimizers.mars import MARS as MARS, MARSLion as MARSLion, MARSShampoo as MARSShampoo
 from ._optimizers.marsm import MARSM as MARSM
 from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
 from ._optimizers.muon import Muon as Muon
@@ -240,6 +241,7 @@ from ._transforms.dog import (
     ScaleByDoG as ScaleByDoG,
     ScaleByDoWG as ScaleByDoWG,
 )
+from ._transforms.eshampoo import ScaleByEShampoo as ScaleByEShampoo
 from ._transforms.focus import ScaleByFOCUS as ScaleByFOCUS
 from ._transforms.ftrl import ScaleByFTRL as ScaleByFTRL
 from ._transforms.galore import (

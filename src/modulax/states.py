@@ -61,6 +61,7 @@ from ._transforms.decayed_step import DecayedStepState as DecayedStepState
 from ._transforms.dion import DionState as DionState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
 from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
+from ._transforms.eshampoo import EShampooState as EShampooState
 from ._transforms.focus import ScaleByFOCUSState as ScaleByFOCUSState
 from ._transforms.ftrl import ScaleByFTRLState as ScaleByFTRLState
 from ._transforms.galore import GaLoreState as GaLoreState

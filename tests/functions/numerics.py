@@ -56,7 +56,7 @@ FUNCTION_DIFFERENCES = (
         "`safe_norm` and `safe_root_mean_squares` of very large and very small entries",
         "the correct norm",
         "infinity or `min_norm`, if a square overflows or underflows",
-        "entries are divided by the largest one before squaring",
+        "of three sums of squares, with scales that are powers of two, the one that is exact is taken",
         "test_numerics.py::test_squares_neither_overflow_nor_vanish",
     ),
     Difference(

@@ -23,6 +23,12 @@ TRANSFORMS = (
         lambda: mx.MARS(0.05, where=KERNELS, weight_decay=0.1, adam_learning_rate=0.01, max_norm=None, amsgrad=True),
     ),
     Instance("MARS-schedules", lambda: mx.MARS(FALLING, gamma=FALLING, max_norm=FALLING, where=True)),
+    Instance("MARSShampoo", lambda: mx.MARSShampoo(0.05, 0.8, adam_learning_rate=0.05)),
+    Instance("MARSShampoo-all", lambda: mx.MARSShampoo(0.05, weight_decay=0.1, mask=KERNELS, where=True)),
+    Instance(
+        "MARSShampoo-schedules",
+        lambda: mx.MARSShampoo(FALLING, schedules.Linear(0.8, 0.95, 10), gamma=FALLING, consistent_rms=FALLING),
+    ),
     Instance("MARSLion", lambda: mx.MARSLion(0.05, 0.8, weight_decay=0.1, mask=KERNELS), extra=previous),
     # --- averaging at every step
     Instance("PrimalAveraging", lambda: mx.PrimalAveraging(0.1)),

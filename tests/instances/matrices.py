@@ -315,6 +315,17 @@ TRANSFORMS = (
         ),
     ),
     Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
+    # --- EShampoo
+    Instance("ScaleByEShampoo", lambda: mx.ScaleByEShampoo(eps=0.1, start=2)),
+    Instance("ScaleByEShampoo-qr", lambda: mx.ScaleByEShampoo(0.8, 1.0, 0.7, 0.1, 40, 1, 2, qr_iterations=2)),
+    Instance("EShampoo", lambda: mx.EShampoo(0.05, eps=0.1, start=1)),
+    Instance("EShampoo-mask", lambda: mx.EShampoo(0.05, eps=0.1, weight_decay=0.1, mask=KERNELS)),
+    Instance(
+        "EShampoo-schedules",
+        lambda: mx.EShampoo(
+            decaying, schedules.Linear(0.8, 0.95, 10), 0.9, eps=0.1, precondition_frequency=growing, block_size=2
+        ),
+    ),
     # --- Kron
     Instance("ScaleByKron", mx.ScaleByKron),
     Instance(

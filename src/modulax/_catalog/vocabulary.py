@@ -135,6 +135,7 @@ ELSEWHERE = {
     "clip_query_key": "muonclip qkclip",
     "CautiousAdamW(1e-3)": "cadamw",
     "MARS(3e-3)": "marsadamw",
+    "EShampoo(1e-3)": "eigenvaluecorrectedshampoo",
     "GPAAdamW(1e-3)": "gpa",
     "Chain(GrokFast(), AdamW(1e-3))": "grokadamw gradfilterema gradfilterma grokfastema grokfastadamw",
     "CautiousLion(1e-4)": "clion",

@@ -289,7 +289,9 @@ class Cautious(AbstractSignGuided):
         agrees = (jnp.sign(u) * jnp.sign(g).conj()).real > 0
         mask = agrees.astype(u.real.dtype)
         if self.normalize == "count":
-            return u * mask * (u.size / (1 + jnp.sum(mask)))
+            # As in `CautiousLion`. The direction is stored, or else XLA for TPU makes it twice and copies the momentum.
+            masked, total = jax.lax.optimization_barrier((u * mask, jnp.sum(mask)))
+            return masked * (u.size / (1 + total))
         return u * mask / jnp.maximum(jnp.sum(mask) / max(u.size, 1), _LEAST)
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.container import part
@@ -48,7 +49,9 @@ class Shampoo(AbstractOptimizer):
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
         grafting: a transform that gives the norms of the updates, without learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByShampoo`.
+        preconditioner_dtype: dtype in which outer products and roots are kept, as in `ScaleByShampoo`; by default
+            that of the parameters, at least float32.
 
     References:
         Gupta et al., [Shampoo: Preconditioned Stochastic Tensor Optimization](https://arxiv.org/abs/1802.09568), 2018;
@@ -69,6 +72,7 @@ class Shampoo(AbstractOptimizer):
     grafting: AbstractTransform | None = part(None, optional=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None, kw_only=True)
 
     def transform(self) -> Chain:
         return Chain(
@@ -83,6 +87,7 @@ class Shampoo(AbstractOptimizer):
                 self.exponent,
                 self.grafting,
                 self.weight_dimension_numbers,
+                preconditioner_dtype=self.preconditioner_dtype,
             ),
             AddDecayedWeights(self.weight_decay, self.mask),
             ScaleByLearningRate(self.learning_rate),
@@ -116,7 +121,9 @@ class KLShampoo(AbstractOptimizer):
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
         grafting: a transform that gives the norms of the updates, without learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByShampoo`.
+        preconditioner_dtype: dtype in which outer products and roots are kept, as in `ScaleByShampoo`; by default
+            that of the parameters, at least float32.
 
     References:
         Lin et al., [Understanding and Improving the Shampoo Optimizer via Kullback-Leibler
@@ -136,6 +143,7 @@ class KLShampoo(AbstractOptimizer):
     grafting: AbstractTransform | None = part(None, optional=True)
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None, kw_only=True)
 
     def transform(self) -> Chain:
         rule = ScaleByShampoo(
@@ -149,6 +157,7 @@ class KLShampoo(AbstractOptimizer):
             grafting=self.grafting,
             weight_dimension_numbers=self.weight_dimension_numbers,
             kl=True,
+            preconditioner_dtype=self.preconditioner_dtype,
         )
         decay = AddDecayedWeights(self.weight_decay, self.mask)
         return Chain(rule, decay, ScaleByLearningRate(self.learning_rate))

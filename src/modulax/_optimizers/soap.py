@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import DTypeLike
 
 from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, number
@@ -33,6 +34,8 @@ class SOAP(AbstractOptimizer):
     in `ScaleBySOAP`. The first call computes them from the first gradient, and changes no parameter. Vectors are
     trained by Adam, also from the second call on.
 
+    `EShampoo` is the form of Meta's Distributed Shampoo, without the skipped step.
+
     A step costs about as many operations as six products of the gradient with a square matrix of its sides, and the
     state has two moments and two square matrices for each side: for a square matrix, six times its size.
 
@@ -50,6 +53,8 @@ class SOAP(AbstractOptimizer):
             are inputs and outputs.
         normalize_grads: whether the direction of each array is divided by the root of its mean square.
         correct_bias: whether to correct the bias of the moments, as above.
+        preconditioner_dtype: dtype in which outer products and bases are kept, as in `ScaleBySOAP`; by default
+            that of the parameters, at least float32.
 
     References:
         Vyas et al., [SOAP: Improving and Stabilizing Shampoo using Adam](https://arxiv.org/abs/2409.11321), 2024, and
@@ -69,6 +74,7 @@ class SOAP(AbstractOptimizer):
     _: KW_ONLY
     normalize_grads: bool = eqx.field(static=True, default=False)
     correct_bias: bool = eqx.field(static=True, default=True)
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def transform(self) -> Chain:
         return Chain(
@@ -82,6 +88,7 @@ class SOAP(AbstractOptimizer):
                 self.weight_dimension_numbers,
                 normalize_grads=self.normalize_grads,
                 correct_bias=self.correct_bias,
+                preconditioner_dtype=self.preconditioner_dtype,
             ),
             DecayedStep(self.learning_rate, self.weight_decay, self.mask, after=True, start=1),
         )

@@ -13,7 +13,9 @@ as it is: a program in it would be traced, and then traced once more into that o
 import enum
 import functools
 import itertools
+import operator
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -67,7 +69,7 @@ class _Flat:
     In `direct`, a program without an entry has not been called yet, and one with None is called the general way.
     """
 
-    __slots__ = ("direct", "is_constant", "is_python", "is_x64", "numbers", "reference", "treedef")
+    __slots__ = ("dicts", "direct", "is_constant", "is_python", "is_x64", "numbers", "reference", "treedef")
 
     def __init__(self, transform: Any):
         leaves, self.treedef = jtu.tree_flatten(transform)
@@ -81,16 +83,25 @@ class _Flat:
         self.is_python = any(getattr(kind, "runs_as_python", False) for kind in kinds)
         # The numbers are in the default float dtype, and this flag may change later.
         self.is_x64 = _config.jax_enable_x64
+        self.dicts = [(x, [*x], [*x.values()]) for x in _dicts_in(transform)]
         self.direct: dict[Program, Callable[..., Any] | None] = {}
         self.reference: Any = None
+
+    def has_same_parts(self) -> bool:
+        """Whether the parts by name are those that were flattened."""
+        for found, names, parts in self.dicts:
+            if [*found] != names or not all(map(operator.is_, found.values(), parts)):
+                return False
+        return True
 
 
 class _Memory:
     """A process-wide cache. Clearing it costs time and nothing else.
 
     Two invariants make it correct. A type that was recorded as an array type always is one. A transform that was
-    flattened cannot change (its leaves are JAX arrays or read-only NumPy scalars, in Modules and tuples), and is
-    forgotten when it is gone, before another object can get its `id`.
+    flattened cannot change (its leaves are JAX arrays or read-only NumPy scalars, in Modules and tuples; the dicts in
+    which containers have their parts by name are compared at each call), and is forgotten when it is gone, before
+    another object can get its `id`.
 
     What else changes in the library are the compiled functions of each `Program`, and flags of the current thread.
     """
@@ -103,7 +114,7 @@ class _Memory:
         """Flatten a transform: once, instead of at every step, if it cannot change."""
         address = id(transform)
         flat = self.known.get(address)
-        if flat is None or flat.is_x64 != _config.jax_enable_x64:
+        if flat is None or flat.is_x64 != _config.jax_enable_x64 or not flat.has_same_parts():
             flat = _Flat(transform)
             if flat.is_constant:
                 flat.reference = weakref.ref(transform, lambda _: self.known.pop(address, None))
@@ -161,7 +172,9 @@ class Program:
         flat = memory.known.get(id(transform))
         # This way flattens nothing in Python, so that a call costs little more than one of `jax.jit`.
         direct = None if flat is None else flat.direct.get(self)
-        if flat is not None and direct is not None and flat.is_x64 == _config.jax_enable_x64:
+        if flat is None or direct is None or flat.is_x64 != _config.jax_enable_x64:
+            return self._general(transform, trees)
+        if not flat.dicts or flat.has_same_parts():
             try:
                 return direct(flat.numbers, *trees)
             except _NotDirectError:
@@ -284,9 +297,20 @@ def _node_types(treedef: Any) -> Iterator[type]:
         yield from _node_types(child)
 
 
+def _dicts_in(tree: Any) -> Iterator[OrderedDict[Any, Any]]:
+    for x in jtu.tree_leaves(tree, is_leaf=lambda x: type(x) is OrderedDict):
+        if type(x) is OrderedDict:
+            yield x
+            for part in x.values():
+                yield from _dicts_in(part)
+
+
 def _is_immutable(kind: type) -> bool:
-    """Whether a node of this type is a Module or a tuple; a dict, or a variable of NNX, may hold other leaves later."""
-    return kind in (tuple, type(None)) or issubclass(kind, AbstractModule)
+    """Whether a node of this type is a Module, a tuple, or compared at each call.
+
+    Any other dict, or a variable of NNX, may hold other leaves later.
+    """
+    return kind in (tuple, type(None), OrderedDict) or issubclass(kind, AbstractModule)
 
 
 def _is_constant(x: Any) -> bool:

@@ -140,6 +140,24 @@ def ratio(x: Any, y: Any) -> Any:
     return jnp.where(y <= 0, 0, x / jnp.where(y <= 0, 1, y))
 
 
+def beside(u: Array, state: Array) -> Array:
+    """Return an update that reads a part of the new state, which is never negative; NaN where it is negative.
+
+    XLA for TPU makes one kernel of two results if one of them reads the other. Of two that only share arguments it may
+    make two kernels, which read these twice and store what they share.
+    """
+    return jnp.where(state < 0, math.nan, u)
+
+
+def kept(g: Array, old: Array, count: Any) -> Array:
+    """Return the gradient in the place of that of an earlier step, after any number of steps.
+
+    XLA makes a result that is an argument by a copy of its own, which reads the argument once more. A choice between
+    two arguments is written by the kernel that reads them, and the compiler cannot know that no count is negative.
+    """
+    return jnp.where(count >= 0, g, old)
+
+
 def mean(x: Array, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Array:
     """Compute the mean over some axes, in the dtype of `x`; that of no entries is 0, and not NaN."""
     axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis

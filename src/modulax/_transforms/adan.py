@@ -3,13 +3,14 @@
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from .._protocol.fields import Number, followed, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import (
     abs_sq,
     bias,
+    kept,
     moment,
     safe_sqrt,
     second_moment_like,
@@ -32,13 +33,13 @@ class ScaleByAdanState(AbstractState):
 
 
 class _AdanNumbers(NamedTuple):
-    """Bias corrections, the weight of the gradient difference, and whether there is a previous update."""
+    """Bias corrections, the weight of the gradient difference, and the number of steps before."""
 
     bias1: Any
     bias2: Any
     bias3: Any
     weight: Any
-    has_last: Array
+    count: Any
 
 
 class ScaleByAdan(AbstractLeafwise[ScaleByAdanState]):
@@ -86,15 +87,15 @@ class ScaleByAdan(AbstractLeafwise[ScaleByAdanState]):
     def prepare(self, count):
         t = count + 1
         weight = self.b2 if self.follow == "paper" else 1 - self.b2
-        return _AdanNumbers(bias(self.b1, t), bias(self.b2, t), bias(self.b3, t), weight, count > 0)
+        return _AdanNumbers(bias(self.b1, t), bias(self.b2, t), bias(self.b3, t), weight, count)
 
     def update_leaf(self, now, g, s, p):
         del p
         # The zeros of a fresh state are not a previous gradient.
-        difference = jnp.where(now.has_last, g - s.g, 0)
+        difference = jnp.where(now.count > 0, g - s.g, 0)
         m = moment(self.b1, s.m, g)
         v = moment(self.b2, s.v, difference)
         n = moment(self.b3, s.n, abs_sq(g + now.weight * difference))
         direction = m / now.bias1 + now.weight * v / now.bias2
         u = direction / (self.eps + safe_sqrt(self.eps_root + n / now.bias3))
-        return u, ScaleByAdanState(m=m, v=v, n=n, g=g)
+        return u, ScaleByAdanState(m=m, v=v, n=n, g=kept(g, s.g, now.count))

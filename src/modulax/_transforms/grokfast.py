@@ -1,9 +1,12 @@
 """GrokFast: amplified averages of the gradients, before any optimizer."""
 
+import functools
+import operator
 from dataclasses import KW_ONLY
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
@@ -74,6 +77,24 @@ class _Window(NamedTuple):
     weight: Float[Array, ""]
 
 
+_FEW = 8  # of so many, XLA for TPU fuses a sum with what reads it
+
+
+def _total(window: Array) -> Array:
+    """The sum of the arrays along the first axis.
+
+    XLA for TPU stores the result of a reduction over that axis, and XLA for CPU reads the axis with a stride, which is
+    up to 50 times slower than the sum of one array after the other.
+    """
+    if len(window) <= _FEW:
+        return functools.reduce(operator.add, window)
+
+    def in_turn(window: Array) -> Array:
+        return jax.lax.fori_loop(1, len(window), lambda i, total: total + window[i], window[0])
+
+    return jax.lax.platform_dependent(window, cpu=in_turn, default=lambda window: jnp.sum(window, axis=0))
+
+
 class GrokFastMA(AbstractLeafwise[GrokFastMAState]):
     r"""Amplifies the mean of the last gradients: GrokFast-MA. `GrokFast` needs less memory.
 
@@ -119,4 +140,4 @@ class GrokFastMA(AbstractLeafwise[GrokFastMAState]):
     def update_leaf(self, now, g, s, p):
         del p
         window = s.window.at[now.place].set(typed_like(g, s.window[now.place]))
-        return now.weight * jnp.sum(window, axis=0) + g, GrokFastMAState(window=window)
+        return now.weight * _total(window) + g, GrokFastMAState(window=window)

@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+import numpy as np
+from jaxtyping import Array, DTypeLike, PyTree
 
+from .._support.arithmetic import at_least_float32, dtype_for
 from ..linalg._products import adjoint
 from ..linalg._singular import reciprocal
 from ..tree._align import align
@@ -46,6 +48,27 @@ def outer_product(x: Array, side: Side) -> Array:
     largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
     x = x * jnp.minimum(1.0, _MOST / jnp.maximum(largest, 1.0)).astype(x.dtype)
     return product(x, adjoint(x)) if side == "left" else product(adjoint(x), x)
+
+
+def dtype_of_products(x: Array, dtype: DTypeLike | None) -> DTypeLike:
+    """Return the dtype of the outer products of an array and of what is computed from them.
+
+    Args:
+        x: the array.
+        dtype: the one that is asked for; None for at least float32.
+    """
+    return at_least_float32(x.dtype) if dtype is None else dtype_for(x, dtype) or x.dtype
+
+
+def accumulated(decay: Array, total: Array, x: Array) -> Array:
+    """Return the average of what was added, or the sum where the decay rate is one."""
+    return decay * total + jnp.where(decay < 1, 1 - decay, 1.0) * x
+
+
+def gathered(decay: Array, total: Array, x: Array, side: Side) -> Array:
+    """Return the average or the sum of outer products with that of another array; it keeps its dtype."""
+    x = x.astype(jnp.promote_types(x.dtype, total.dtype))
+    return accumulated(decay, total, outer_product(x, side)).astype(total.dtype)
 
 
 def applied(x: Array, matrix: Array | None, side: Side) -> Array:
@@ -100,7 +123,7 @@ def _orthonormalized_jvp(primals, tangents):
     least = jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(diagonal), axis=-1, keepdims=True)
     is_free = jnp.abs(diagonal) > least
     # A dependent column gets a diagonal of one, so that the triangular system can be solved; its solution is dropped.
-    r = jnp.where(is_free[..., None, :], r, _identities(r))
+    r = jnp.where(is_free[..., None, :], r, identities(r))
     rates = adjoint(jax.scipy.linalg.solve_triangular(adjoint(r), adjoint(dx), lower=True))
     rates = jnp.where(is_free[..., None, :], rates, 0)
     within = product(adjoint(q), rates)
@@ -122,6 +145,23 @@ def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
     estimates = jnp.real(jnp.sum(jnp.conj(basis) * turned, axis=-2))
     order = jnp.argsort(-estimates, axis=-1)
     return orthonormalized(jnp.take_along_axis(turned, order[..., None, :], axis=-1)), order
+
+
+def qr_iterations(x: Array, basis: Array, number: int) -> Array:
+    """Return a better eigenbasis by iterations of the QR algorithm, with the smallest estimated eigenvalue first.
+
+    Args:
+        x: Hermitian matrices.
+        basis: their eigenvectors, roughly, as columns.
+        number: how many iterations.
+    """
+    estimate = product(adjoint(basis), product(x, basis))
+    for _ in range(number):
+        turn = orthonormalized(estimate)
+        estimate = product(adjoint(turn), product(estimate, turn))
+        basis = product(basis, turn)
+    order = jnp.argsort(jnp.real(jnp.diagonal(estimate, axis1=-2, axis2=-1)), axis=-1)
+    return in_order(basis, order, "right")
 
 
 def in_order(x: Array, order: Array, side: Side) -> Array:
@@ -181,7 +221,17 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
     return out
 
 
-def inverse_root(x: Array, exponent: Array, eps: Array, sides: int) -> Array:
+def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of matrices in one dtype, computed in at least float32; its results have that dtype again."""
+
+    def computed(*xs: Array) -> tuple[Array, ...]:
+        dtype, wide = xs[0].dtype, at_least_float32(xs[0].dtype)
+        return tuple(y.astype(dtype) if y.dtype == wide else y for y in function(*(x.astype(wide) for x in xs)))
+
+    return computed
+
+
+def inverse_root(x: Array, exponent: Array, eps: Array, sides: int, kept: DTypeLike | None = None) -> Array:
     r"""Return $(X + \varepsilon I)^{-p}$ of Hermitian matrices, by their eigenvalues, which are at least $\varepsilon$.
 
     They are also at least a fraction of the largest one. A momentum within the range of $X$ has rounding errors outside
@@ -193,14 +243,16 @@ def inverse_root(x: Array, exponent: Array, eps: Array, sides: int) -> Array:
         exponent: the exponent $p$.
         eps: $\varepsilon$.
         sides: the number of sides on which a matrix is multiplied by such a root.
+        kept: the dtype to which $X$ was rounded, if it was; the momentum has at least the errors of float32 then.
     """
     total = jax.lax.stop_gradient(exponent) * sides
     # Errors of eigenvalues were up to 3 u times the largest one, for 4 to 1024 rows.
-    fraction = (8 * jnp.finfo(x.dtype).eps) ** (1 / jnp.maximum(2 * total, 1))
-    return _inverse_power(x + eps.astype(x.dtype) * _identities(x), exponent, eps, fraction)
+    errors = [jnp.finfo(dtype).eps for dtype in ([x.dtype] if kept is None else [kept, jnp.float32])]
+    fraction = (8 * float(max(errors))) ** (1 / jnp.maximum(2 * total, 1))
+    return _inverse_power(x + eps.astype(x.dtype) * identities(x), exponent, eps, fraction)
 
 
-def _identities(x: Array) -> Array:
+def identities(x: Array) -> Array:
     return jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
 
 
@@ -242,7 +294,7 @@ def _inverse_power_jvp(primals, tangents):
     follows = (raised > values) & (raised > least)
     d_largest = jnp.real(jnp.diagonal(turned, axis1=-2, axis2=-1)[..., -1:])
     diagonal = jnp.where(follows, slope * fraction * d_largest, 0) - jnp.log(raised) * powers * d_exponent
-    inside += diagonal[..., None, :].astype(x.dtype) * _identities(x)
+    inside += diagonal[..., None, :].astype(x.dtype) * identities(x)
     root = product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
     return root, product(vectors, product(inside, adjoint(vectors)))
 
@@ -272,6 +324,20 @@ def unblocked(x: Array, shape: tuple[int, int]) -> Array:
     """
     *batch, m, n, r, c = x.shape
     return jnp.swapaxes(x, -3, -2).reshape(*batch, m * r, n * c)[..., : shape[0], : shape[1]]
+
+
+def padding(shape: tuple[int, int], size: int, side: Side) -> np.ndarray:
+    """Return which rows or columns of the blocks fill them up, with the axes of blocks before it.
+
+    Args:
+        shape: the number of rows and columns of a matrix.
+        size: the longest side of a block.
+        side: whether rows or columns.
+    """
+    length = shape[SIDES.index(side)]
+    number, within = _divided(length, size)
+    filled = (np.arange(number * within) >= length).reshape(number, within)
+    return filled[:, None] if side == "left" else filled[None]
 
 
 def _divided(length: int, size: int) -> tuple[int, int]:

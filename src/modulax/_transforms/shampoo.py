@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
@@ -28,11 +28,13 @@ from .outer_products import (
     blocks,
     by_field,
     by_leaf,
+    dtype_of_products,
+    gathered,
     in_batches,
     inverse_root,
-    outer_product,
     sides_in,
     unblocked,
+    widely,
 )
 from .spread import tree_on_auto_axes
 
@@ -44,6 +46,11 @@ def _known(x: Any) -> Any:
     return x if x is None else "traced" if isinstance(x, Tracer) else np.asarray(x).tolist()
 
 
+def averages_or_sums(rule: Any) -> Any:
+    """Whether the outer products are averaged or summed: the former with a decay rate below one."""
+    return _known(rule.b2 if isinstance(rule.b2, Tracer) else np.asarray(rule.b2) < 1)
+
+
 def _root_form(rule: Any) -> Any:
     """What the roots are."""
     return _known(rule.exponent)
@@ -51,7 +58,7 @@ def _root_form(rule: Any) -> Any:
 
 def _product_form(rule: Any) -> Any:
     """What the factors are: sums or averages, and of which products."""
-    return _known(rule.b2 if isinstance(rule.b2, Tracer) else np.asarray(rule.b2) < 1), rule.kl and _root_form(rule)
+    return averages_or_sums(rule), rule.kl and _root_form(rule)
 
 
 class ShampooState(AbstractState):
@@ -116,8 +123,12 @@ class ScaleByShampoo(AbstractContainer):
         block_size: the longest side of a block.
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
         grafting: a transform that gives the norms of the updates, without learning rate.
-        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`. With None for an array, as in
+            `by_path({"*": None})`, it is one vector of all entries, as small matrices are in Distributed Shampoo.
         kl: whether the outer products are those of KL-Shampoo.
+        preconditioner_dtype: dtype in which outer products and roots are kept; by default that of the parameters, at
+            least float32. They are computed in at least float32. In bfloat16, averages with a decay rate above 0.99
+            stop moving.
 
     References:
         Gupta et al., [Shampoo: Preconditioned Stochastic Tensor Optimization](https://arxiv.org/abs/1802.09568), 2018;
@@ -139,6 +150,7 @@ class ScaleByShampoo(AbstractContainer):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     _: dataclasses.KW_ONLY
     kl: bool = eqx.field(static=True, default=False)
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> ShampooState:
         """Return zeros, and identities as roots."""
@@ -173,7 +185,7 @@ class ScaleByShampoo(AbstractContainer):
             gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
             after = [gather(*row) for row in zip(matrices, leaves, before, strict=True)]
             after = rule.with_roots(matrices, after)
-            filtered = [rule.filtered(g, s.mu) for g, s in zip(leaves, before, strict=True)]
+            filtered = [momentum(now, rule.t, g, s.mu) for g, s in zip(leaves, before, strict=True)]
             found = [direct(*row) for row in zip(matrices, filtered, after, strict=True)]
         norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
         with jax.numpy_dtype_promotion("standard"):
@@ -191,12 +203,12 @@ class ScaleByShampoo(AbstractContainer):
     def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
         plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
         shape = jax.eval_shape(lambda x: _blocks(self, matrix, x), plain).shape
-        dtype = at_least_float32(p.dtype)
+        dtype = dtype_of_products(p, self.preconditioner_dtype)
         sides = [(*shape[:-2], n, n) for n in shape[-2:]]
         zeros = [jnp.zeros(side, dtype) for side in sides]
         ones = [jnp.broadcast_to(jnp.eye(side[-1], dtype=dtype), side) for side in sides]
         right = (None, None) if matrix is None else (zeros[1], ones[1])
-        return _Leaf(zeros_in(p, dtype), zeros[0], right[0], ones[0], right[1])
+        return _Leaf(zeros_in(p, at_least_float32(p.dtype)), zeros[0], right[0], ones[0], right[1])
 
 
 def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
@@ -219,6 +231,19 @@ def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None) -> Array
     return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other)
 
 
+def bias_of(decay: Array, t: Array) -> Array:
+    """Return the bias correction of an average after t steps, and one for a sum."""
+    return jnp.where(decay < 1, bias(decay, t), 1.0)
+
+
+def momentum(now: Any, t: Array, g: Array, mu: Array) -> Array:
+    """Return the average of a gradient and the momentum before it, corrected for its start at zero."""
+    x = g.astype(at_least_float32(g.dtype))
+    b1, t = scalar_like(now.b1, x), scalar_like(t, x)
+    b3 = b1 if now.b3 is None else scalar_like(now.b3, x)
+    return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
+
+
 class _Rule(NamedTuple):
     """The step of one leaf.
 
@@ -238,43 +263,37 @@ class _Rule(NamedTuple):
         b1, b2 = scalar_like(self.now.b1, x), scalar_like(self.now.b2, x)
         y = _blocks(self.now, matrix, x)
         other = (s.right_root, s.left_root) if self.now.kl and matrix is not None else (None, None)
-        products = {"left": outer_product(applied(y, other[0], "right"), "left")}
+        s = s._replace(left=gathered(b2, s.left, applied(y, other[0], "right"), "left"))
         if s.right is not None:
-            products["right"] = outer_product(applied(y, other[1], "left"), "right")
-        rest = jnp.where(b2 < 1, 1 - b2, 1.0)
-        # Gradients may have a wider dtype than the parameters.
-        new = {name: (b2 * getattr(s, name) + rest * x).astype(s.left.dtype) for name, x in products.items()}
-        s = s._replace(**new)
+            s = s._replace(right=gathered(b2, s.right, applied(y, other[1], "left"), "right"))
         return s._replace(mu=moment(b1, s.mu.astype(x.dtype), x).astype(s.mu.dtype))
-
-    def filtered(self, g: Array, mu: Array) -> Array:
-        """The average of the gradient and the momentum before it, corrected for its start at zero."""
-        x = g.astype(at_least_float32(g.dtype))
-        b1, t = scalar_like(self.now.b1, x), scalar_like(self.t, x)
-        b3 = b1 if self.now.b3 is None else scalar_like(self.now.b3, x)
-        return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
         places = sides_in(leaves)
+        before = {(i, side): getattr(leaves[i], f"{side}_root") for i, side in places}
 
-        def fresh() -> list[_Leaf]:
-            new = list(leaves)
+        def fresh() -> list[Array]:
+            new = dict(before)
             for is_matrix in (True, False):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
-                roots = in_batches(self._root(exponent, 2 if is_matrix else 1), products)
-                for (i, side), (root,) in zip(own, roots, strict=True):
-                    new[i] = new[i]._replace(**{f"{side}_root": root})
-            return new
+                roots = in_batches(widely(self._root(exponent, 2 if is_matrix else 1)), products)
+                new |= {place: root for place, (root,) in zip(own, roots, strict=True)}
+            return list(new.values())
 
-        return cond(self.is_due, fresh, lambda: leaves) if places else leaves
+        out = list(leaves)
+        # Nothing else, because XLA for GPU copies what a branch returns unchanged.
+        roots = cond(self.is_due, fresh, lambda: list(before.values())) if places else []
+        for (i, side), root in zip(places, roots, strict=True):
+            out[i] = out[i]._replace(**{f"{side}_root": root})
+        return out
 
     def _root(self, exponent: Any, sides: int) -> Any:
         def root(x: Array) -> tuple[Array]:
             b2, p, eps, t = (scalar_like(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
-            return (inverse_root(x / jnp.where(b2 < 1, bias(b2, t), 1.0), p, eps, sides),)
+            return (inverse_root(x / bias_of(b2, t), p, eps, sides, self.now.preconditioner_dtype),)
 
         return root
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.masks import AbstractLabels
@@ -27,7 +27,7 @@ from .._support.arithmetic import (
 from .._support.checks import AT_LEAST_ONE, DECAY
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
-from .._support.varying import switch
+from .._support.varying import cond
 from ..numerics._norms import safe_root_mean_squares
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
@@ -36,14 +36,16 @@ from .outer_products import (
     Side,
     by_field,
     by_leaf,
+    dtype_of_products,
     eigenbasis,
+    gathered,
     in_batches,
     in_order,
     next_eigenbasis,
-    outer_product,
     rotated,
     rotated_back,
     sides_in,
+    widely,
 )
 from .spread import tree_on_auto_axes
 
@@ -114,6 +116,9 @@ class ScaleBySOAP(AbstractTransform):
             parameters tell which axes are rows and columns, and all arrays with both are matrices, embeddings too.
         normalize_grads: whether each direction is divided by the root of its mean square.
         correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
+        preconditioner_dtype: dtype in which outer products and bases are kept; by default that of the parameters, at
+            least float32. They are computed in at least float32. In bfloat16, averages with a decay rate above 0.99
+            stop moving.
 
     References:
         Vyas et al., [SOAP: Improving and Stabilizing Shampoo using Adam](https://arxiv.org/abs/2409.11321), 2024, and
@@ -132,6 +137,7 @@ class ScaleBySOAP(AbstractTransform):
     _: dataclasses.KW_ONLY
     normalize_grads: bool = eqx.field(static=True, default=False)
     correct_bias: bool = eqx.field(static=True, default=True)
+    preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init(self, params: Params) -> SOAPState:
         """Return zeros; the first call computes the bases."""
@@ -157,9 +163,9 @@ class ScaleBySOAP(AbstractTransform):
         step = jax.jit(functools.partial(_step, now, jnp.maximum(t, 1.0), is_first), static_argnums=0)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             moved = [step(*row) for row in zip(matrices, leaves, before, strict=True)]
-        after = [leaf for _, leaf in moved]
-        k = jnp.round(now.precondition_frequency).astype(jnp.int32)
-        after = _with_bases(matrices, after, is_first, state.count % k == 0)
+            after = [leaf for _, leaf in moved]
+            k = jnp.round(now.precondition_frequency).astype(jnp.int32)
+            after = _with_bases(matrices, after, is_first, state.count % k == 0)
         new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
         return treedef.unflatten([u for u, _ in moved]), new
 
@@ -180,7 +186,8 @@ class ScaleBySOAP(AbstractTransform):
         sides: list[Array | None] = [None, None]
         if matrix is not None:
             batch, shape = [p.shape[axis] for axis in matrix.batch], matrix.size
-            sides = [jnp.zeros((*batch, n, n), zeros.dtype) if n <= self.max_precond_dim else None for n in shape]
+            dtype = dtype_of_products(p, self.preconditioner_dtype)
+            sides = [jnp.zeros((*batch, n, n), dtype) if n <= self.max_precond_dim else None for n in shape]
         return _Leaf(zeros_in(p, None), abs_sq(zeros), *sides, *sides)
 
 
@@ -198,9 +205,7 @@ def _step(
         u = matrix.back(rotated_back(matrix.of(u), s.left_basis, s.right_basis))
         beta = b2 if now.shampoo_beta is None else scalar_like(now.shampoo_beta, x)
         products = {
-            side: moment(beta, old, outer_product(matrix.of(x), side)).astype(old.dtype)
-            for side in SIDES
-            if (old := getattr(s, side)) is not None
+            side: gathered(beta, old, matrix.of(x), side) for side in SIDES if (old := getattr(s, side)) is not None
         }
         s = s._replace(**products)
     if now.normalize_grads:
@@ -212,47 +217,42 @@ def _step(
 def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Array, is_due: Array) -> list[_Leaf]:
     """The leaves with new bases, if they are due: eigenvectors at first, and then one step of a power iteration."""
     places = sides_in(leaves)
+    if not places:
+        return leaves
     indices = dict.fromkeys(i for i, _ in places)
     products = [getattr(leaves[i], side) for i, side in places]
     bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
 
     # Nothing else, because XLA for GPU copies what a branch returns unchanged.
-    def turned(new: list[_Leaf]) -> list[_Turned]:
-        return [_Turned(*(getattr(new[i], name) for name in _Turned._fields)) for i in indices]
+    def turned(leaf: _Leaf) -> _Turned:
+        return _Turned(*(getattr(leaf, name) for name in _Turned._fields))
 
-    def first() -> list[_Turned]:
-        found = in_batches(lambda x: (eigenbasis(x),), products)
-        return turned(_with(leaves, places, [basis for (basis,) in found]))
+    def basis_of(x: Array, basis: Array) -> tuple[Array, Array]:
+        return cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
 
     def improved() -> list[_Turned]:
-        found = in_batches(next_eigenbasis, products, bases)
-        new = _with(leaves, places, [basis for basis, _ in found])
-        orders = {place: order for place, (_, order) in zip(places, found, strict=True)}
-        of_leaf = [{side: orders[i, side] for side in SIDES if (i, side) in orders} for i in range(len(leaves))]
+        new: list[dict[str, Array]] = [{} for _ in leaves]
+        orders: list[dict[Side, Array]] = [{} for _ in leaves]
+        for (i, side), (basis, order) in zip(places, in_batches(widely(basis_of), products, bases), strict=True):
+            new[i][f"{side}_basis"], orders[i][side] = basis, order
         carry = jax.jit(_carried, static_argnums=0)  # traced once for each shape
-        return turned([carry(*row) for row in zip(matrices, leaves, new, of_leaf, strict=True)])
+        rows = [(matrices[i], leaves[i], leaves[i]._replace(**new[i]), orders[i]) for i in indices]
+        return [turned(carry(*row)) for row in rows]
 
-    if not places:
-        return leaves
-    which = jnp.where(is_first, 0, jnp.where(is_due, 1, 2))
-    found = switch(which, (first, improved, lambda: turned(leaves)))
     out = list(leaves)
+    found = cond(is_first | is_due, improved, lambda: [turned(leaves[i]) for i in indices])
     for i, new in zip(indices, found, strict=True):
         out[i] = out[i]._replace(**new._asdict())
     return out
 
 
-def _with(leaves: list[_Leaf], places: list[tuple[int, Side]], bases: list[Array]) -> list[_Leaf]:
-    new = list(leaves)
-    for (i, side), basis in zip(places, bases, strict=True):
-        new[i] = new[i]._replace(**{f"{side}_basis": basis})
-    return new
+def _first_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
+    """The eigenvectors, and the order of vectors that there were not."""
+    return eigenbasis(x), jnp.broadcast_to(jnp.arange(basis.shape[-1]), basis.shape[:-1])
 
 
-def _carried(matrix: Matrix | None, old: _Leaf, new: _Leaf, orders: dict[Side, Array]) -> _Leaf:
+def _carried(matrix: Matrix, old: _Leaf, new: _Leaf, orders: dict[Side, Array]) -> _Leaf:
     """The leaf with its first moment in the new bases, and the entries of the second one in the new order."""
-    if matrix is None:
-        return new
     mu = matrix.of(old.mu.astype(at_least_float32(old.mu.dtype)))
     mu = rotated_back(mu, old.left_basis, old.right_basis)
     mu = rotated(mu, new.left_basis, new.right_basis)

@@ -3,13 +3,14 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import zeros_in
+from .._support.arithmetic import kept, zeros_in
 from .._support.checks import DECAY, NON_NEGATIVE, listing
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
@@ -27,10 +28,10 @@ class ReduceVarianceState(AbstractState):
 
 
 class _Previous(NamedTuple):
-    """Whether this is the first step, and the gradient at the previous parameters."""
+    """The number of steps before, and the gradient at the previous parameters in the exact form."""
 
-    is_first: Bool[Array, ""]
-    gradient: Array
+    count: Any
+    gradient: Array | None = None
 
 
 class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
@@ -76,7 +77,7 @@ class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
         return ReduceVarianceState(last=None if self.exact else zeros_in(p, None))
 
     def prepare(self, count):
-        return count == 0
+        return _Previous(count)
 
     def _read(self, updates, extra):
         if not self.exact:
@@ -96,12 +97,17 @@ class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
         return treedef.unflatten(found)
 
     def _at_leaf(self, now: Any, own: Any) -> _Previous:
-        return _Previous(now, own)
+        return now._replace(gradient=own)
 
     def update_leaf(self, now, g, s, p):
         del p
-        last = jnp.where(now.is_first, 0, now.gradient) if self.exact else s.last
-        c = g + self.gamma * self.beta / (1 - self.beta) * (g - last)
+        last = jnp.where(now.count == 0, 0, now.gradient) if self.exact else s.last
+        weight = self.gamma * self.beta / (1 - self.beta)
+        c = g + weight * (g - last)
         if self.max_norm is not None:
-            c = shrunk(c, shrinking(self.max_norm, safe_norm(c, 0.0)))
-        return c, ReduceVarianceState(last=None if self.exact else g)
+            by = shrinking(self.max_norm, safe_norm(c, 0.0))
+            # Made again from the gradients behind a barrier, or else XLA for TPU stores the result until the norm is
+            # known.
+            by, g, last = jax.lax.optimization_barrier((by, g, last))
+            c = shrunk(g + weight * (g - last), by)
+        return c, ReduceVarianceState(last=None if self.exact else kept(g, last, now.count))

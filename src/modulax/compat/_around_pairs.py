@@ -69,19 +69,26 @@ def holds_pair(transform: Any) -> bool:
     return isinstance(transform, AbstractTransform) and any(map(is_pair, everything_in(transform)))
 
 
+def _beside(transform: Any) -> Any:
+    if is_pair(transform):
+        return transform
+    return AsPython(transform) if holds_pair(transform) else AsArrays(transform)
+
+
 def beside_pairs(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a chain, with arrays for the transforms beside a pair of functions."""
+    """Return the parts of a chain, with arrays for the transforms beside a pair of functions, and not for its own."""
     if not any(map(holds_pair, parts.values())):
         return dict(parts)
-    return {name: x if holds_pair(x) else AsArrays(x) for name, x in parts.items()}
+    return {name: _beside(x) for name, x in parts.items()}
 
 
-def masked_pair(inner: Any, mask: Any) -> Pair:
+def masked_pair(inner: Any, mask: Any, masks_extra: bool) -> Pair:
     """Return `masked` around a pair of functions.
 
     Args:
-        inner: the transformation, a pair of functions.
+        inner: the transformation, a pair of functions that takes extra arguments.
         mask: a tree, or a function that returns one.
+        masks_extra: whether extra arguments that are like the updates are masked too.
     """
     state_class = CLASSES["MaskedState"]
 
@@ -92,29 +99,35 @@ def masked_pair(inner: Any, mask: Any) -> Pair:
         return jtu.tree_map(lambda is_in, x: x if is_in else MaskedNode(), of, tree)
 
     def init(params: Any) -> Any:
+        if not jtu.tree_leaves(params) and not isinstance(params, (dict, list, tuple)):
+            return state_class(inner.init(params))  # what `tree_map_params` gives in the place of parameters
         return state_class(inner.init(marked(params, chosen(params))))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        of = chosen(updates)
-        positional = () if params is None else (marked(params, of),)
-        new, inner_state = inner.update(marked(updates, of), state.inner_state, *positional, **extra)
+        of, structure = chosen(updates), jtu.tree_structure(updates)
+        if masks_extra:
+            is_like = {key: jtu.tree_structure(x) == structure for key, x in extra.items()}
+            extra = {key: marked(x, of) if is_like[key] else x for key, x in extra.items()}
+        params = None if params is None else marked(params, of)
+        new, inner_state = inner.update(marked(updates, of), state.inner_state, params, **extra)
         return jtu.tree_map(lambda is_in, x, u: x if is_in else u, of, new, updates), state_class(inner_state)
 
     return Pair(init, update, takes_extra=True)
 
 
-def partition_pair(inner: Mapping[Any, Any], labels: Any) -> Pair:
+def partition_pair(inner: Mapping[Any, Any], labels: Any, masks_extra: bool) -> Pair:
     """Return `partition` around pairs of functions.
 
     Args:
-        inner: the transformations by label.
+        inner: the transformations by label, which take extra arguments.
         labels: a tree, or a function that returns one.
+        masks_extra: whether extra arguments that are like the updates are masked too.
     """
 
     def mask_for(label: Any) -> Callable[[Any], Any]:
         return lambda tree: jtu.tree_map(lambda x: x == label, labels(tree) if is_function(labels) else labels)
 
-    groups = {label: masked_pair(tx, mask_for(label)) for label, tx in inner.items()}
+    groups = {label: masked_pair(tx, mask_for(label), masks_extra) for label, tx in inner.items()}
 
     def init(params: Any) -> Any:
         return CLASSES["PartitionState"]({label: tx.init(params) for label, tx in groups.items()})
@@ -132,7 +145,7 @@ def flattened_pair(inner: Any) -> Pair:
     """Return `flatten` around a pair of functions.
 
     Args:
-        inner: the transformation, a pair of functions.
+        inner: the transformation, a pair of functions that takes extra arguments.
     """
 
     def flat(tree: Any) -> jax.Array:
@@ -143,7 +156,7 @@ def flattened_pair(inner: Any) -> Pair:
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         vector, unflatten = jax.flatten_util.ravel_pytree(updates)
-        new, state = inner.update(vector, state, *([] if params is None else [flat(params)]), **extra)
+        new, state = inner.update(vector, state, None if params is None else flat(params), **extra)
         return unflatten(new), state
 
     return Pair(init, update, takes_extra=True)

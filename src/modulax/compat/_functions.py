@@ -41,7 +41,7 @@ from ._layouts import Form, rule_from_optax
 from ._masks import as_groups, as_mask
 from ._named_chain import NamedChain
 from ._states import EmptyState, is_named
-from ._transformations import making, native, transformation
+from ._transformations import making, native, with_extra_args_support
 from ._trees import tree_get
 
 Tx = Any
@@ -94,7 +94,7 @@ def differentially_private_aggregate(l2_norm_clip, noise_multiplier, key=None, *
 
 
 def flatten(inner) -> Tx:
-    return flattened_pair(transformation(inner)) if holds_pair(inner) else Flatten(inner)
+    return flattened_pair(with_extra_args_support(inner)) if holds_pair(inner) else Flatten(inner)
 
 
 def freeze(mask) -> Tx:
@@ -145,8 +145,9 @@ def inject_hyperparams(inner_factory, static_args=(), hyperparam_dtype=None) -> 
 
 
 def masked(inner, mask, *, mask_compatible_extra_args=False) -> Tx:
-    del mask_compatible_extra_args  # extra arguments that are like the parameters are always masked here
-    return masked_pair(transformation(inner), mask) if holds_pair(inner) else Masked(inner, as_mask(mask))
+    if holds_pair(inner):
+        return masked_pair(with_extra_args_support(inner), mask, mask_compatible_extra_args)
+    return Masked(inner, as_mask(mask))  # which always masks extra arguments that are like the parameters
 
 
 def nadam(learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0, mu_dtype=None, *, nesterov=True) -> Tx:
@@ -176,7 +177,8 @@ def named_chain(*args) -> Tx:
     names = [name for name, _ in args]
     if len(set(names)) < len(names):
         raise ValueError(f"`optax.named_chain` needs a name for each transformation, each once, got {names}.")
-    return NamedChain(Chain(**beside_pairs({name: native(x) for name, x in args})))
+    made = NamedChain(Chain(**beside_pairs({name: native(x) for name, x in args})))
+    return AsPython(made) if holds_pair(made) else made
 
 
 def noisy_sgd(learning_rate, eta=0.01, gamma=0.55, key=None, *, seed=None) -> Tx:
@@ -199,9 +201,9 @@ def optimistic_adam(
 
 
 def partition(transforms, param_labels, *, mask_compatible_extra_args=False) -> Tx:
-    del mask_compatible_extra_args
     if any(map(holds_pair, transforms.values())):
-        return partition_pair({label: transformation(x) for label, x in transforms.items()}, param_labels)
+        pairs = {label: with_extra_args_support(x) for label, x in transforms.items()}
+        return partition_pair(pairs, param_labels, mask_compatible_extra_args)
     return Partition(transforms, as_groups(param_labels))
 
 

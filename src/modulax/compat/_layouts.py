@@ -73,6 +73,8 @@ class Form(NamedTuple):
 
     def back(self, tree: PyTree) -> PyTree:
         """Convert a tree of optax into one here."""
+        if self.marks is None and any(map(_is_masked, jtu.tree_leaves(self.like, is_leaf=_is_masked))):
+            return self.inward(tree)  # what is masked out was already in the caller's parameters
         return self.inward(_unmarked(self.marks, self.full, tree))
 
     def chosen(self, part: Part, given: PyTree = None, is_chosen: Callable[[Any], bool] = bool) -> "Form":

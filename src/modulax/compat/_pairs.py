@@ -37,8 +37,7 @@ class Pair(AbstractTransform):
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         """Call the function."""
         given = extra if self.takes_extra else named_in(self.update_function, extra)
-        positional = (updates, state, *([] if params is None else [params]))
-        return call_user(self.update_function, *positional, **given)
+        return call_user(self.update_function, updates, state, params, **given)
 
 
 def without_boundary(cls: type[AbstractTransform]) -> None:

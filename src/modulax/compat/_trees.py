@@ -79,8 +79,9 @@ def _as_array(x: Any) -> Any:
         return jnp.asarray(x) if type(x) is complex else jnp.asarray(x, default_float())
     if isinstance(x, (np.ndarray, np.generic)):
         return x if x.dtype == jax.dtypes.float0 else jnp.asarray(x)
-    # A leaf of the caller's own, around an array.
-    return x.value if isinstance(getattr(x, "value", None), jax.Array) and hasattr(x, "dtype") else x
+    # A leaf of the caller's own, around an array. The variables of NNX that are leaves have no `value`.
+    value = x.get_value() if hasattr(x, "get_value") else getattr(x, "value", None)
+    return value if isinstance(value, jax.Array) and hasattr(x, "dtype") else x
 
 
 def _moved(p: Any, u: Any) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._support.arguments import Axes, axes_of, real_arrays
-from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, default_float, ratio, real_dtype, safe_sqrt
 from .._support.checks import listing
 
 _MATRIX_ORDERS = (None, "fro", "f", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
@@ -123,12 +123,55 @@ def _largest(x: Array, axes: tuple[int, ...]) -> Array:
     return jnp.clip(largest, limits.tiny, limits.max / 8)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _euclidean(x: Array, axes: tuple[int, ...], count: int = 1) -> Array:
-    """Root of the sum of squares divided by `count`, with the axes kept."""
-    largest = _largest(x, axes)
-    parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
-    square = sum(jnp.sum(jnp.square(part / largest), axes, keepdims=True) for part in parts)
-    return largest * safe_sqrt(square / count)
+    """Root of the sum of squares divided by `count`, with the axes kept.
+
+    The entries are read once, for three sums of squares: of the entries, and of them times a large and a small power of
+    two. One of the three has neither overflowed nor lost what underflowed, for any entries. Division by the largest
+    entry would read everything twice.
+    """
+    scale, square = _scaled(x, axes)
+    return safe_sqrt(square / count) / scale
+
+
+@_euclidean.defjvp
+def _euclidean_jvp(axes, count, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    # The scale is a constant, so that no other sum has a derivative: that of one that overflowed would be NaN.
+    scale = jax.lax.stop_gradient(_scaled(x, axes)[0])
+    root = safe_sqrt(_square(x, scale, axes) / count)
+    unit = ratio(x * scale.astype(x.dtype), root.astype(x.dtype))
+    return root / scale, jnp.sum((unit.conj() * dx).real, axes, keepdims=True) / count
+
+
+def _scaled(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """A power of two, and the sum of the squares of the entries times it; the axes are kept."""
+    limits = jnp.finfo(x.dtype)
+    large = jnp.asarray(2.0 ** round(0.7 * limits.maxexp), limits.dtype)
+    one = jnp.ones_like(large)
+    # Of constants, XLA would make a product of their own, which overflows: (ax)(ax) = (xx)(aa).
+    large, small = jax.lax.optimization_barrier((large, 1 / large))
+    square = _square(x, one, axes)
+    # From this sum on, squares that underflow are too few to be seen.
+    is_small = square < max(math.prod(x.shape[a] for a in axes), 1) * (limits.tiny / limits.eps)
+    is_large = jnp.isinf(square)
+
+    def others(x: Array) -> tuple[Array, Array]:
+        return _square(x, large, axes), _square(x, small, axes)
+
+    def others_if_needed(x: Array) -> tuple[Array, Array]:
+        return jax.lax.cond(jnp.any(is_small | is_large), others, lambda _: (square, square), x)
+
+    # XLA for accelerators makes the three in one kernel, XLA for CPU one after the other.
+    of_small, of_large = jax.lax.platform_dependent(x, cpu=others_if_needed, default=others)
+    scale = jnp.where(is_small, large, jnp.where(is_large, small, one))
+    return scale, jnp.where(is_small, of_small, jnp.where(is_large, of_large, square))
+
+
+def _square(x: Array, scale: Array, axes: tuple[int, ...]) -> Array:
+    """The sum of the squared absolute values of the entries times a real scale, with the axes kept."""
+    return jnp.sum(abs_sq(x * scale.astype(x.dtype)), axes, keepdims=True)
 
 
 def _of_order(x: Array, ord: Any, axes: tuple[int, ...], least: Array) -> Array:
