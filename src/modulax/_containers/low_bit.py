@@ -66,7 +66,7 @@ class LowBit(AbstractContainer):
     Args:
         inner: the inner transform.
         bits: 8 or 4.
-        block: number of entries with a common scale, a power of two.
+        block: number of entries with a common scale, a power of two; on a TPU, 128 or a multiple of it.
         where: which parameters' moments are quantized: a tree of booleans with the structure of the parameters or a
             prefix of it, a function of the parameters that returns such a tree, or patterns such as `by_path`. By
             default all.
