@@ -47,8 +47,9 @@ def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
     def number_now(x: Any) -> Any:
         if not isinstance(x, AbstractSchedule):
             return x
-        is_traced = any(isinstance(leaf, Tracer) for leaf in jtu.tree_leaves((x, step, rounds)))
-        return (_value if is_traced else _compiled_value)(x, step, back, rounds)
+        found = jtu.tree_leaves((x, step, rounds), is_leaf=_runs_as_python)
+        is_plain = any(isinstance(leaf, Tracer) or _runs_as_python(leaf) for leaf in found)
+        return (_value if is_plain else _compiled_value)(x, step, back, rounds)
 
     back, rounds = steps_back(), steps_of_round()
     return jtu.tree_map(number_now, tree, is_leaf=stops)
@@ -68,6 +69,11 @@ def _value(schedule: AbstractSchedule, step: ArrayLike, back: int, rounds: Array
 _compiled_value = jax.jit(
     _value, static_argnums=2
 )  # outside a program, one for each schedule in place of one for each operation
+
+
+def _runs_as_python(x: Any) -> bool:
+    """Whether this is a schedule that is called at every step, as a function of `modulax.compat` is."""
+    return getattr(type(x), "runs_as_python", False)
 
 
 def _as_default_float(x: Any) -> Any:

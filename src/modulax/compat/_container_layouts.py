@@ -169,7 +169,18 @@ def injected_to_optax(t: Injected, state: InjectedState, form: Form) -> Theirs:
     inner = to_optax(_without_schedules(t), state.inner_state, form)
     states = {name: WrappedScheduleState(state.count) for name in _scheduled(t, state)}
     states |= state.schedule_states or {}
-    return CLASSES["InjectStatefulHyperparamsState"](state.count, dict(state.hyperparams), states, inner)
+    numbers = dict(state.hyperparams)
+    if t.hyperparam_dtype is None and (dtype := _widest(form.like)) is not None:
+        is_float = {name: jnp.issubdtype(jnp.result_type(x), jnp.floating) for name, x in numbers.items()}
+        numbers = {name: jnp.asarray(x, dtype) if is_float[name] else x for name, x in numbers.items()}
+    return CLASSES["InjectStatefulHyperparamsState"](state.count, numbers, states, inner)
+
+
+def _widest(params: PyTree) -> Any:
+    """The dtype of hyperparameters beside parameters: the widest of theirs, but at least float32; None without any."""
+    dtypes = [x.dtype for x in jtu.tree_leaves(params) if hasattr(x, "dtype")]
+    real = [jnp.finfo(x).dtype for x in dtypes if jnp.issubdtype(x, jnp.inexact)]
+    return jnp.result_type(jnp.float32, *real) if real else None
 
 
 def injected_from_optax(t: Injected, theirs: Theirs, form: Form) -> Any:

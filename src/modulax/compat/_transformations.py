@@ -24,6 +24,7 @@ from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
 from . import _container_layouts, _optimizer_layouts, _rule_layouts
+from ._callers_schedules import with_callers_schedules
 from ._layouts import Form, from_optax, misfit, to_optax
 from ._pairs import Pair, is_pair
 from ._states import LookaheadParams
@@ -104,6 +105,7 @@ class Method:
         # Functions of the caller get their own leaves, and are compiled under the caller's `jit` only.
         self._is_python = any(getattr(type(x), "runs_as_python", False) for x in everything_in(transform))
         self._function = _entries(type(transform))[f"{name} as Python" if self._is_python else name]
+        self._called = with_callers_schedules(transform)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method, with numbers and integers as floating-point arrays."""
@@ -113,7 +115,7 @@ class Method:
         if type(kwargs.get("params", args[-1] if args else None)) is LookaheadParams:
             names = _SIGNATURES[self.__name__].parameters
             return self._of_pair(**dict(zip(names, args, strict=False)) | kwargs)
-        return self._function(self.transform, *args, **kwargs)
+        return self._function(self._called, *args, **kwargs)
 
     def _of_pair(self, params: Any, updates: Any = None, state: Any = None, **extra: Any) -> Any:
         """Call a method of `Lookahead` with a pair of parameters, which stays outside of the compiled program."""
