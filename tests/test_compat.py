@@ -564,6 +564,74 @@ def test_hyperparameters_in_a_state():
     assert float(optimizer.opt_state.hyperparams["learning_rate"][...]) == 0.25
 
 
+@pytest.mark.usefixtures("x64")
+def test_injected_numbers_beside_float32_are_float32_under_x64():
+    for dtype in (jnp.float32, jnp.float64):
+        params = jnp.ones(3, dtype)
+        for make in (optax, compat):
+            with settings.jax_defaults():
+                tx = make.inject_hyperparams(make.adam)(0.1)
+                state = tx.init(params)
+                _, new = tx.update(params, state, params)
+            for hyperparams in (state.hyperparams, new.hyperparams):
+                assert hyperparams["learning_rate"].dtype == hyperparams["b2"].dtype == dtype
+
+
+class Epochs:
+    """A schedule of epochs, as braintools has."""
+
+    rate = 0.1
+
+    def __call__(self, step: Any) -> Any:
+        return self.rate
+
+    def of(self, step: Any) -> Any:
+        return self.rate
+
+
+def test_a_schedule_that_reads_what_changes_is_called_at_every_step():
+    """Outside of `jit`, as in optax."""
+
+    def steps(o: Any, make: Callable[[Any], Any], read: Callable[[Epochs], Any]) -> list[Any]:
+        epochs, updates = Epochs(), []
+        tx = make(read(epochs))
+        state = tx.init(PARAMS)
+        for epochs.rate in (0.1, 0.2, 0.3):
+            new, state = tx.update(PARAMS, state, PARAMS)
+            updates.append(new["b"])
+        return updates
+
+    def makers(o: Any) -> list[Any]:
+        return [
+            lambda f: o.chain(o.clip(1.0), o.sgd(f)),
+            lambda f: o.inject_hyperparams(o.sgd)(f),
+            lambda f: o.scale_by_schedule(o.join_schedules([f, o.constant_schedule(1.0)], [2])),
+        ]
+
+    rate = {"now": 0.1}
+
+    def read_now(epochs: Epochs) -> Any:
+        return lambda step: rate["now"] * epochs.rate
+
+    for theirs, ours in zip(makers(optax), makers(compat), strict=True):
+        for read in (lambda x: x, lambda x: x.of, lambda x: lambda step: x.rate, read_now):
+            expected = steps(optax, theirs, read)
+            np.testing.assert_allclose(steps(compat, ours, read), expected, rtol=1e-6)
+            assert len({float(x) for x in expected}) == 3
+
+
+def test_a_function_of_numbers_is_compiled():
+    def schedule(step: Any, peak: float = 0.1) -> Any:
+        assert isinstance(step, Tracer)
+        return jnp.where(step == 0, 0.5, peak)
+
+    tx = compat.adam(schedule)
+    state = tx.init(PARAMS)
+    for expected in (-0.5, -0.1):
+        updates, state = tx.update(PARAMS, state, PARAMS)
+        np.testing.assert_allclose(updates["b"], expected, rtol=1e-5)
+
+
 def test_multi_steps():
     steps = compat.MultiSteps(compat.sgd(0.5), every_k_schedule=2)
     tx = steps.gradient_transformation()
@@ -585,6 +653,43 @@ def test_private_modules_answer_with_the_public_names():
     assert {"adam", "contrib", "__version__"} <= set(compat.__all__)
     with pytest.warns(DeprecationWarning, match="use `tree_norm`"):
         assert float(compat.tree_utils.tree_l2_norm(jnp.ones(4))) == 2
+
+
+def test_names_that_private_modules_alone_have():
+    def taken(module: str, name: str) -> list[Any]:
+        return [getattr(importlib.import_module(f"{o}.{module}"), name) for o in ("optax", "modulax.compat")]
+
+    axes = {"w": optax.contrib.MuonDimensionNumbers(), "b": optax.contrib.MuonDimensionNumbers(1, 0)}
+    params = {"w": jnp.ones((3, 2)), "b": jnp.ones((4, 2))}
+    for module, name, *args in [
+        ("contrib._dog", "scale_by_dog", ("distance", 0.1)),
+        ("contrib._dog", "scale_by_dowg"),
+        ("contrib._sophia", "scale_by_sophia"),
+        ("contrib._muon", "scale_by_shape", axes),
+    ]:
+        extra = {"obj_fn": lambda p: jnp.sum(p["w"] ** 4)} if name == "scale_by_sophia" else {}
+        results = []
+        for make in taken(module, name):
+            with settings.jax_defaults():
+                tx = make(*args)
+                results.append(tx.update(params, tx.init(params), params, **extra))
+        assert list(map(jnp.shape, jax.tree.leaves(results[0]))) == list(map(jnp.shape, jax.tree.leaves(results[1])))
+        for theirs, ours in zip(*map(jax.tree.leaves, results), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    for module, name, *args in [
+        ("contrib._ademamix", "lerp", 0.25, jnp.ones(2), jnp.zeros(2)),
+        ("losses._classification", "binary_logistic_loss", jnp.ones(2), jnp.zeros(2)),
+        ("losses._classification", "binary_sparsemax_loss", jnp.ones(2), jnp.zeros(2)),
+        ("losses._classification", "canonicalize_axes", (-1, 0), 3),
+        ("losses._classification", "multiclass_logistic_loss", jnp.arange(3.0), 1),
+        ("losses._classification", "weighted_logsoftmax", jnp.asarray([1.0, -jnp.inf]), jnp.asarray([0.5, 0.0])),
+    ]:
+        with settings.jax_defaults():
+            theirs, ours = (function(*args) for function in taken(module, name))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    with pytest.raises(ValueError, match="out of bounds"):
+        taken("losses._classification", "canonicalize_axis")[1](3, 3)
+    assert isinstance(compat.sgd(0.1), taken("tree_utils._state_utils", "Initable")[1])
 
 
 INSTALLED = """

@@ -8,6 +8,7 @@ from typing import Any
 
 from ._names import NAMES
 from ._states import CLASSES
+from ._unlisted import UNLISTED
 
 # The private modules of optax 0.2.8 by the package that they are in.
 MODULES: dict[str, str] = {
@@ -58,6 +59,8 @@ def _public(package: str, name: str, path: str) -> Any:
     """What a name in a private module is: the public one, first of the package that it is in."""
     if name in CLASSES:
         return CLASSES[name]
+    if name in UNLISTED:
+        return UNLISTED[name]
     for place in dict.fromkeys((*([] if package == "_src" else [package]), "", *NAMES)):
         module = importlib.import_module(f"modulax.compat.{place}".rstrip("."))
         try:
