@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Inexact, Int, Real
 
+from .placement import typed_like
+
 
 def default_float() -> np.dtype:
     """Return JAX's default float dtype: float32, or float64 under `jax_enable_x64`."""
@@ -155,7 +157,7 @@ def kept(g: Array, old: Array, count: Any) -> Array:
     XLA makes a result that is an argument by a copy of its own, which reads the argument once more. A choice between
     two arguments is written by the kernel that reads them, and the compiler cannot know that no count is negative.
     """
-    return jnp.where(count >= 0, g, old)
+    return jnp.where(count >= 0, typed_like(g, old), old)
 
 
 def mean(x: Array, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Array:
