@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
+from typing_extensions import TypeIs
 
 from .._support.arithmetic import default_float
 from .._support.checks import POSITIVE, Requirement, listing, require
@@ -311,6 +312,11 @@ class WrappedStatefulSchedule(AbstractStatefulSchedule):
 def is_schedule(x: Any) -> bool:
     """Whether `x` is a schedule, stateful or not, for `is_leaf=`."""
     return isinstance(x, (AbstractSchedule, AbstractStatefulSchedule))
+
+
+def wraps_function(x: object) -> TypeIs[WrappedSchedule]:
+    """Whether this is a function of the caller as a schedule."""
+    return isinstance(x, WrappedSchedule)
 
 
 def title(schedule: AbstractArithmetic) -> str:

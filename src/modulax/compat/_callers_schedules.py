@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.schedule import AbstractSchedule, WrappedSchedule
+from .._protocol.schedule import AbstractSchedule, wraps_function
 from .._support.arithmetic import default_float
 from .._support.tracing import call_user
 
@@ -50,7 +50,7 @@ def with_callers_schedules(transform: Any) -> Any:
 
 
 def _changes(x: Any) -> bool:
-    return isinstance(x, WrappedSchedule) and not _is_fixed(x.function, set())
+    return wraps_function(x) and not _is_fixed(x.function, set())
 
 
 def _is_fixed(x: Any, seen: set[int]) -> bool:
