@@ -207,6 +207,7 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
     for i, x in enumerate(lists[0]):
         kinds[x.shape[-2:], x.dtype].append(i)
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
+    before: Array | None = None
     for places in kinds.values():
         batches = [lists[0][i].shape[:-2] for i in places]
         sizes = [math.prod(batch) for batch in batches]
@@ -214,11 +215,25 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
         flat = [
             [jax.lax.reshape(xs[i], (n, *xs[i].shape[-2:])) for i, n in zip(places, sizes, strict=True)] for xs in lists
         ]
-        results = function(*(jax.lax.concatenate(xs, 0) for xs in flat))
+        results = function(*(_after(before, jax.lax.concatenate(xs, 0)) for xs in flat))
+        before = results[0]
         parts = zip(*(jax.lax.split(y, sizes) for y in results), strict=True)
         for i, batch, part in zip(places, batches, parts, strict=True):
             out[i] = tuple(jax.lax.reshape(y, (*batch, *y.shape[1:])) for y in part)
     return out
+
+
+def _after(before: Array | None, x: Array) -> Array:
+    """The same array, which a program has only once it has another one.
+
+    XLA for CPU decomposes the matrices of a batch in the threads that also run the batches, and waits for them: several
+    batches at once may wait for each other forever. It drops optimization barriers. The condition is never true, which
+    the compiler cannot know.
+    """
+    if before is None:
+        return x
+    total = jnp.sum(jnp.real(before))
+    return jnp.where(total < -jnp.abs(total), jnp.zeros_like(x), x)
 
 
 def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
