@@ -33,11 +33,10 @@ from . import settings
 from .compat import suite
 from .instances import DIFFERENCES, SCHEDULES, TRANSFORMS
 from .loops import each
-from .test_compat_callers import Variable
+from .test_compat_callers import PARAMS, Variable
 from .vocabulary import names
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
-PARAMS = {"w": jnp.asarray([1.0, -2.0]), "b": jnp.asarray(0.5)}
 
 
 def test_every_public_name_of_optax_is_there():

@@ -28,7 +28,7 @@ from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from .._support.arithmetic import default_float, is_numeric_array
 from .._support.module import AbstractModule
-from .._support.tracing import tracing
+from .._support.tracing import runs_as_python, tracing
 from .._support.types import ARRAY_TYPES
 from ..tree._align import PYTHON_NUMBERS
 from ..tree._leaves import arrays_of, donatable, with_arrays
@@ -80,7 +80,7 @@ class _Flat:
         # A read-only scalar is sent to the device once, instead of at every step.
         self.numbers = [jax.device_put(x) if is_immutable and _is_constant(x) else x for x in numbers]
         self.is_constant = is_immutable and all(map(_is_array, self.numbers))
-        self.is_python = any(getattr(kind, "runs_as_python", False) for kind in kinds)
+        self.is_python = any(map(runs_as_python, kinds))
         # The numbers are in the default float dtype, and this flag may change later.
         self.is_x64 = _config.jax_enable_x64
         self.dicts = [(x, [*x], [*x.values()]) for x in _dicts_in(transform)]

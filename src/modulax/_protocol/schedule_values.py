@@ -21,6 +21,7 @@ from jaxtyping import ArrayLike, PyTree
 
 from .._support.arithmetic import default_float, no_steps, rank_of
 from .._support.checks import check_extra
+from .._support.tracing import runs_as_python
 from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
@@ -73,7 +74,7 @@ _compiled_value = jax.jit(
 
 def _runs_as_python(x: Any) -> bool:
     """Whether this is a schedule that is called at every step, as a function of `modulax.compat` is."""
-    return getattr(type(x), "runs_as_python", False)
+    return runs_as_python(type(x))
 
 
 def _as_default_float(x: Any) -> Any:

@@ -142,13 +142,15 @@ def ratio(x: Any, y: Any) -> Any:
     return jnp.where(y <= 0, 0, x / jnp.where(y <= 0, 1, y))
 
 
-def beside(u: Array, state: Array) -> Array:
-    """Return an update that reads a part of the new state, which is never negative; NaN where it is negative.
+def beside(u: Array, other: Array) -> Array:
+    """Return an array that reads another one, such as a part of the new state, which is never negative.
+
+    It would be NaN where the other one is negative, which the compiler cannot rule out.
 
     XLA for TPU makes one kernel of two results if one of them reads the other. Of two that only share arguments it may
     make two kernels, which read these twice and store what they share.
     """
-    return jnp.where(state < 0, math.nan, u)
+    return jnp.where(other < 0, math.nan, u)
 
 
 def kept(g: Array, old: Array, count: Any) -> Array:
@@ -210,6 +212,11 @@ def rank_of(dtype: Any) -> int:
 def no_steps() -> Int[Array, ""]:
     """A step count of zero, without the program that `jnp.zeros` compiles outside of one."""
     return jnp.asarray(np.zeros((), np.int32))
+
+
+def is_due(count: Array, interval: Any) -> Array:
+    """Whether a step count is a multiple of an interval, which is rounded: what is computed every few steps is due."""
+    return count % jnp.round(interval).astype(jnp.int32) == 0
 
 
 def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:

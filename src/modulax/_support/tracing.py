@@ -17,6 +17,11 @@ class _State(threading.local):
 _state = _State()
 
 
+def runs_as_python(kind: type) -> bool:
+    """Whether objects of a class run functions of the caller, which are compiled under the caller's `jit` only."""
+    return getattr(kind, "runs_as_python", False)
+
+
 def is_tracing() -> bool:
     """Whether one of our entry points is being traced, so that tracers in the hyperparameters are our own."""
     return _state.inside

@@ -19,6 +19,7 @@ from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
     bias,
+    is_due,
     moment,
     real_dtype,
     safe_increment,
@@ -32,7 +33,7 @@ from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
 from .galore import GaLoreDimensionNumbers
-from .low_rank import Side, directions, is_due, wide
+from .low_rank import Side, directions, wide
 from .matrices import matrices_as, matrices_of
 from .outer_products import by_field, by_leaf
 from .spread import tree_on_auto_axes

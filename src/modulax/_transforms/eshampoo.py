@@ -17,6 +17,7 @@ from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
+    is_due,
     moment,
     safe_increment,
     safe_sqrt,
@@ -50,7 +51,7 @@ from .outer_products import (
     unblocked,
     widely,
 )
-from .shampoo import averages_or_sums, bias_of, momentum
+from .shampoo import averages_or_sums, bias_of, first_due, momentum
 from .spread import tree_on_auto_axes
 
 
@@ -230,9 +231,8 @@ class _Rule(NamedTuple):
         return new
 
     def _is_due(self, count: Array) -> Array:
-        k = jnp.round(self.now.precondition_frequency).astype(jnp.int32)
-        start = k if self.now.start is None else self.now.start
-        return (count == start) | ((count > start) & (count % k == 0))
+        start = first_due(self.now)
+        return (count == start) | ((count > start) & is_due(count, self.now.precondition_frequency))
 
     def _apart(self, matrix: Matrix | None, side: Side, x: Array) -> Array:
         """The outer products, with the eigenvalues of what fills up a block above all others."""

@@ -21,7 +21,7 @@ from .._protocol.fields import Number, choice, followed, number
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
-from .._support.arithmetic import safe_increment
+from .._support.arithmetic import is_due, safe_increment
 from .._support.checks import AT_LEAST_ONE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
@@ -29,7 +29,7 @@ from .._support.varying import cond
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
-from .low_rank import Side, directions, is_due
+from .low_rank import Side, directions
 from .matrices import Axes, make_axes_hashable, matrices_as, matrices_of, specified_matrices
 
 

@@ -6,7 +6,6 @@ current updates, by singular vectors or by matrix products alone.
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._support.arithmetic import at_least_float32
@@ -71,11 +70,6 @@ class Side(NamedTuple):
 
 def wide(x: Array, *others: Array) -> Array:
     return x.astype(at_least_float32(x.dtype, *(y.dtype for y in others)))
-
-
-def is_due(count: Array, interval: Any) -> Array:
-    """Whether projectors are computed in the step after a number of steps."""
-    return count % jnp.round(interval).astype(jnp.int32) == 0
 
 
 def directions(sides: list[Side], leaves: list[Array], rank: int, method: str) -> list[Array]:

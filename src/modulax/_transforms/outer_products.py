@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._support.arithmetic import at_least_float32, dtype_for
+from .._support.arithmetic import abs_sq, at_least_float32, beside, dtype_for
 from ..linalg._products import adjoint
 from ..linalg._singular import reciprocal
 from ..tree._align import align
@@ -215,7 +215,8 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
         flat = [
             [jax.lax.reshape(xs[i], (n, *xs[i].shape[-2:])) for i, n in zip(places, sizes, strict=True)] for xs in lists
         ]
-        results = function(*(_after(before, jax.lax.concatenate(xs, 0)) for xs in flat))
+        first, *others = (jax.lax.concatenate(xs, 0) for xs in flat)
+        results = function(first if before is None else _after(before, first), *others)
         before = results[0]
         parts = zip(*(jax.lax.split(y, sizes) for y in results), strict=True)
         for i, batch, part in zip(places, batches, parts, strict=True):
@@ -223,17 +224,13 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
     return out
 
 
-def _after(before: Array | None, x: Array) -> Array:
+def _after(before: Array, x: Array) -> Array:
     """The same array, which a program has only once it has another one.
 
     XLA for CPU decomposes the matrices of a batch in the threads that also run the batches, and waits for them: several
-    batches at once may wait for each other forever. It drops optimization barriers. The condition is never true, which
-    the compiler cannot know.
+    batches at once may wait for each other forever. It drops optimization barriers.
     """
-    if before is None:
-        return x
-    total = jnp.sum(jnp.real(before))
-    return jnp.where(total < -jnp.abs(total), jnp.zeros_like(x), x)
+    return beside(x, jnp.sum(abs_sq(before)))
 
 
 def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:

@@ -15,7 +15,7 @@ from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.masks import AbstractLabels
 from .._protocol.transform import AbstractTransform, Clock, EmptyState
-from .._support.arithmetic import at_least_float32, bias, moment, safe_increment, scalar_like, zeros_in
+from .._support.arithmetic import at_least_float32, bias, is_due, moment, safe_increment, scalar_like, zeros_in
 from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
@@ -218,9 +218,12 @@ def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
 
 def _is_due(now: ScaleByShampoo, count: Array, has_roots: Array) -> Array:
     """Whether the step with this number, from one on, computes roots: those that exist are used until then."""
-    k = jnp.round(now.precondition_frequency).astype(jnp.int32)
-    start = k if now.start is None else now.start
-    return jnp.where(has_roots, count % k == 0, count >= start)
+    return jnp.where(has_roots, is_due(count, now.precondition_frequency), count >= first_due(now))
+
+
+def first_due(now: Any) -> Any:
+    """Return the first step that computes roots or bases."""
+    return jnp.round(now.precondition_frequency).astype(jnp.int32) if now.start is None else now.start
 
 
 def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None) -> Array:

@@ -18,6 +18,7 @@ from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
     bias,
+    is_due,
     moment,
     safe_increment,
     safe_sqrt,
@@ -164,8 +165,7 @@ class ScaleBySOAP(AbstractTransform):
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             moved = [step(*row) for row in zip(matrices, leaves, before, strict=True)]
             after = [leaf for _, leaf in moved]
-            k = jnp.round(now.precondition_frequency).astype(jnp.int32)
-            after = _with_bases(matrices, after, is_first, state.count % k == 0)
+            after = _with_bases(matrices, after, is_first | is_due(state.count, now.precondition_frequency), is_first)
         new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
         return treedef.unflatten([u for u, _ in moved]), new
 
@@ -214,7 +214,7 @@ def _step(
     return jnp.where(is_first, 0, u).astype(g.dtype), s._replace(mu=kept[0], nu=kept[1])
 
 
-def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Array, is_due: Array) -> list[_Leaf]:
+def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: Array, is_first: Array) -> list[_Leaf]:
     """The leaves with new bases, if they are due: eigenvectors at first, and then one step of a power iteration."""
     places = sides_in(leaves)
     if not places:
@@ -240,7 +240,7 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_first: Ar
         return [turned(carry(*row)) for row in rows]
 
     out = list(leaves)
-    found = cond(is_first | is_due, improved, lambda: [turned(leaves[i]) for i in indices])
+    found = cond(is_wanted, improved, lambda: [turned(leaves[i]) for i in indices])
     for i, new in zip(indices, found, strict=True):
         out[i] = out[i]._replace(**new._asdict())
     return out

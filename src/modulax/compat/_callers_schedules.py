@@ -6,18 +6,14 @@ optax calls a schedule at every step, so that outside of `jit` it follows the ob
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
 from .._protocol.schedule import AbstractSchedule, wraps_function
-from .._support.arithmetic import default_float
-from .._support.tracing import call_user
 
 _LIBRARIES = {"builtins", "equinox", "jax", "jaxlib", "math", "modulax", "numpy"}  # whose functions change nothing
 _VALUES = (int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype, jax.Array, type)
@@ -29,16 +25,16 @@ class CallersSchedule(AbstractSchedule):
     A transform that has one is compiled under the caller's `jit` only.
 
     Args:
-        function: the function of the step.
+        schedule: the function, as a schedule that would be compiled.
     """
 
     runs_as_python: ClassVar[bool] = True
 
-    function: Callable[..., Any] = eqx.field(static=True)
+    schedule: AbstractSchedule
 
     def __call__(self, step: Any) -> Any:
         """Return the value of the function at a step, in JAX's default float dtype."""
-        return jnp.asarray(call_user(self.function, step)).astype(default_float())
+        return self.schedule(step)
 
 
 def with_callers_schedules(transform: Any) -> Any:
@@ -46,7 +42,7 @@ def with_callers_schedules(transform: Any) -> Any:
     leaves, treedef = jtu.tree_flatten(transform, is_leaf=_changes)
     if not any(map(_changes, leaves)):
         return transform
-    return treedef.unflatten([CallersSchedule(x.function) if _changes(x) else x for x in leaves])
+    return treedef.unflatten([CallersSchedule(x) if _changes(x) else x for x in leaves])
 
 
 def _changes(x: Any) -> bool:

@@ -19,7 +19,7 @@ from .._containers.schedule_free import ScheduleFree
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import no_steps
+from .._support.arithmetic import at_least_float32, no_steps, real_dtype
 from ..aggregate import AddMeanVarianceToOpt, Process
 from ..aggregate._process import ProcessState
 from ._around_pairs import AsArrays, AsPython
@@ -171,16 +171,15 @@ def injected_to_optax(t: Injected, state: InjectedState, form: Form) -> Theirs:
     states |= state.schedule_states or {}
     numbers = dict(state.hyperparams)
     if t.hyperparam_dtype is None and (dtype := _widest(form.like)) is not None:
-        is_float = {name: jnp.issubdtype(jnp.result_type(x), jnp.floating) for name, x in numbers.items()}
-        numbers = {name: jnp.asarray(x, dtype) if is_float[name] else x for name, x in numbers.items()}
+        is_float = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)  # noqa: E731
+        numbers = {name: jnp.asarray(x, dtype) if is_float(x) else x for name, x in numbers.items()}
     return CLASSES["InjectStatefulHyperparamsState"](state.count, numbers, states, inner)
 
 
 def _widest(params: PyTree) -> Any:
     """The dtype of hyperparameters beside parameters: the widest of theirs, but at least float32; None without any."""
-    dtypes = [x.dtype for x in jtu.tree_leaves(params) if hasattr(x, "dtype")]
-    real = [jnp.finfo(x).dtype for x in dtypes if jnp.issubdtype(x, jnp.inexact)]
-    return jnp.result_type(jnp.float32, *real) if real else None
+    dtypes = [x.dtype for x in jtu.tree_leaves(params) if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)]
+    return real_dtype(at_least_float32(*dtypes)) if dtypes else None
 
 
 def injected_from_optax(t: Injected, theirs: Theirs, form: Form) -> Any:

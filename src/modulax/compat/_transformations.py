@@ -20,6 +20,7 @@ from .._protocol.boundary import AbstractUpdateBoundary, InitBoundary
 from .._protocol.entry import as_written, entry
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform, everything_in
+from .._support.tracing import runs_as_python
 from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
@@ -103,7 +104,7 @@ class Method:
         self.__qualname__ = f"{type(transform).__name__}.{name}"
         self.__signature__ = _SIGNATURES[name]
         # Functions of the caller get their own leaves, and are compiled under the caller's `jit` only.
-        self._is_python = any(getattr(type(x), "runs_as_python", False) for x in everything_in(transform))
+        self._is_python = any(runs_as_python(type(x)) for x in everything_in(transform))
         self._function = _entries(type(transform))[f"{name} as Python" if self._is_python else name]
         self._called = with_callers_schedules(transform)
 
