@@ -1,7 +1,7 @@
 """Four small trainings for `optimizers.py`: a CNN, a GPT, an MLP on a table, and an autoencoder.
 
-Each is a function of the number of steps, which returns the initial parameters and `train(optimizer, key)` for
-`sweeps.compare`. The data are split once; the key draws the initial weights and the batches.
+Each is a function of the number of steps, which returns `train(optimizer, key)` for `sweeps.compare`. With `every`, its
+losses are those after every so many steps. The data are split once; the key draws the initial weights and the batches.
 """
 
 import importlib
@@ -40,7 +40,7 @@ class Task(NamedTuple):
 
     title: str
     params: Callable[[], Any]
-    train: Callable[[int], Train]
+    train: Callable[..., Train]
     steps: tuple[int, int]
 
 
@@ -66,10 +66,23 @@ def trained(
     params: Any,
     rest: Any,
     loss_fn: Callable[[Any, Any, PRNGKeyArray], tuple[Array, Any]],
+    losses: Callable[[Any, Any], dict[str, Array]],
     key: PRNGKeyArray,
     steps: int,
-) -> tuple[Any, Any]:
-    """The parameters for evaluation after the training, and what changes beside them, such as batch statistics."""
+    every: int | None,
+) -> dict[str, Array]:
+    """The losses after the training, or after every so many steps.
+
+    Args:
+        optimizer: the optimizer.
+        params: the initial parameters.
+        rest: what changes beside them, such as batch statistics.
+        loss_fn: the loss of a batch, and the new `rest`, of the parameters, the old one and a key.
+        losses: the losses to return, of the parameters for evaluation and `rest`.
+        key: of the batches.
+        steps: number of steps.
+        every: number of steps between two evaluations; by default one at the end.
+    """
 
     def step(carry: Any, key: PRNGKeyArray) -> tuple[Any, None]:
         params, rest, state = carry
@@ -77,9 +90,14 @@ def trained(
         params, state = optimizer.step(grads, state, params)
         return (params, rest, state), None
 
-    carry = params, rest, optimizer.init(params)
-    (params, rest, state), _ = jax.lax.scan(step, carry, jax.random.split(key, steps))
-    return optimizer.eval_params(state, params), rest
+    def evaluated(carry: Any, keys: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
+        params, rest, state = carry = jax.lax.scan(step, carry, keys)[0]
+        return carry, losses(optimizer.eval_params(state, params), rest)
+
+    carry, keys = (params, rest, optimizer.init(params)), jax.random.split(key, steps)
+    if every is None:
+        return evaluated(carry, keys)[1]
+    return jax.lax.scan(evaluated, carry, keys.reshape(-1, every, *keys.shape[1:]))[1]
 
 
 def rows_of(pair: tuple[Array, Array], key: PRNGKeyArray, size: int) -> tuple[Array, Array]:
@@ -113,7 +131,7 @@ def digits() -> Split:
     return split((images / 16).astype(np.float32), labels, stratify=labels)
 
 
-def cnn(steps: int) -> Train:
+def cnn(steps: int, every: int | None = None) -> Train:
     data = Split(*((x.reshape(-1, 8, 8, 1), y) for x, y in digits()))
 
     def train(optimizer: Any, key: PRNGKeyArray) -> dict[str, Array]:
@@ -126,13 +144,15 @@ def cnn(steps: int) -> Train:
             loss = cross_entropy(model(x), y)
             return loss, nnx.split(model, nnx.Param, ...)[2]
 
-        params, rest = trained(optimizer, params, rest, loss_fn, of_batches, steps)
-        model = nnx.merge(graph, params, rest, copy=True)
-        model.eval()
-        return {
-            "valid": cross_entropy(model(data.valid[0]), data.valid[1]),
-            "test": cross_entropy(model(data.test[0]), data.test[1]),
-        }
+        def losses(params: Any, rest: Any) -> dict[str, Array]:
+            model = nnx.merge(graph, params, rest, copy=True)
+            model.eval()
+            return {
+                "valid": cross_entropy(model(data.valid[0]), data.valid[1]),
+                "test": cross_entropy(model(data.test[0]), data.test[1]),
+            }
+
+        return trained(optimizer, params, rest, loss_fn, losses, of_batches, steps, every)
 
     return train
 
@@ -200,7 +220,7 @@ class GPT(eqx.Module):
         return jax.vmap(lambda x: self.head(self.norm(x)))(x)
 
 
-def gpt(steps: int) -> Train:
+def gpt(steps: int, every: int | None = None) -> Train:
     text = docstrings()
     # Long pieces in turn, so that all three parts have something of each module.
     pieces = text[: len(text) // 2000 * 2000].reshape(-1, 2000)
@@ -224,22 +244,24 @@ def gpt(steps: int) -> Train:
             starts = jax.random.randint(key, (16, 1), 0, len(of_training) - LENGTH)
             return loss_of(eqx.combine(params, static), of_training[starts + jnp.arange(LENGTH + 1)]), rest
 
-        params, _ = trained(optimizer, params, None, loss_fn, of_batches, steps)
-        model = eqx.combine(params, static)
-        return {"valid": loss_of(model, valid), "test": loss_of(model, test)}
+        def losses(params: Any, rest: Any) -> dict[str, Array]:
+            model = eqx.combine(params, static)
+            return {"valid": loss_of(model, valid), "test": loss_of(model, test)}
+
+        return trained(optimizer, params, None, loss_fn, losses, of_batches, steps, every)
 
     return train
 
 
 def of_model(
     make: Callable[[PRNGKeyArray], Any], data: Split, loss: Callable[[Array, Array], Array], size: int
-) -> Callable[[int], Train]:
+) -> Callable[..., Train]:
     """The training of an Equinox model of one example."""
 
     def loss_of(model: Any, x: Array, y: Array) -> Array:
         return loss(jax.vmap(model)(x), y)
 
-    def task(steps: int) -> Train:
+    def task(steps: int, every: int | None = None) -> Train:
         def train(optimizer: Any, key: PRNGKeyArray) -> dict[str, Array]:
             of_weights, of_batches = jax.random.split(key)
             params, static = eqx.partition(make(of_weights), eqx.is_inexact_array)
@@ -247,9 +269,11 @@ def of_model(
             def loss_fn(params: Any, rest: Any, key: PRNGKeyArray) -> tuple[Array, Any]:
                 return loss_of(eqx.combine(params, static), *rows_of(data.train, key, size)), rest
 
-            params, _ = trained(optimizer, params, None, loss_fn, of_batches, steps)
-            model = eqx.combine(params, static)
-            return {"valid": loss_of(model, *data.valid), "test": loss_of(model, *data.test)}
+            def losses(params: Any, rest: Any) -> dict[str, Array]:
+                model = eqx.combine(params, static)
+                return {"valid": loss_of(model, *data.valid), "test": loss_of(model, *data.test)}
+
+            return trained(optimizer, params, None, loss_fn, losses, of_batches, steps, every)
 
         return train
 

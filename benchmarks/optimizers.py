@@ -1,11 +1,12 @@
 """Compare 14 optimizers on four small trainings of two lengths each, for "Choosing an optimizer".
 
-    python benchmarks/optimizers.py [--folder runs] [--only gpt ...] [--quick]
+    python benchmarks/optimizers.py [--folder runs] [--only gpt ...] [--steps] [--quick]
 
 Each optimizer is tuned in the space that `spaces` declares, with the same budget and the same schedule, a warm-up and a
 cosine, and the chosen one is trained with new seeds: `modulax.sweeps.compare`. Writes the results
 of all runs to `benchmarks/optimizers.json`, and the tables to `benchmarks/OPTIMIZERS.md`. With `--folder`, a comparison
-that was interrupted goes on. `--quick` makes two tiny comparisons and writes nothing.
+that was interrupted goes on. `--steps` keeps the stored comparisons, and only counts the steps to AdamW's loss.
+`--quick` makes two tiny comparisons and writes nothing.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from modulax import sweeps
 
 HERE = Path(__file__).parent
 BUDGET, SEEDS = 16, 8
+# Trainings and optimizers whose steps to AdamW's loss are counted, by this step.
+COUNTED, FAMILY, EVERY = ("cnn", "gpt"), ("AdamW", "Muon", "NorMuon", "SOAP", "Shampoo"), 10
 RATES = {
     "SGD": (mx.SGD, (3e-3, 1.0), {"momentum": 0.9, "nesterov": True}),
     "AdamW": (mx.AdamW, (3e-4, 0.1), {}),
@@ -98,6 +101,29 @@ def compared(task: Task, name: str, steps: int, folder: Path | None, **quick: An
     return [row_of(comparison, optimizer, params, size) for optimizer in comparison.names]
 
 
+def steps_to_adamw(task: Task, steps: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How soon the test loss of each chosen optimizer is the last one of AdamW: the mean of four new seeds.
+
+    Returns:
+        the loss, and the number of steps of each optimizer, None if it isn't reached.
+    """
+    keys, curves = jax.random.split(jax.random.key(1), 4), {}
+    for row in rows:
+        name = row["optimizer"]
+        if name not in FAMILY:
+            continue
+        space = spaces(steps)[name]
+        (address,) = space.spaces
+        optimizer = space.optimizer.replace(**{address: row[address]})
+        train = task.train(steps, EVERY)
+        losses = jax.jit(jax.vmap(lambda optimizer, key: train(optimizer, key)["test"], (None, 0)))(optimizer, keys)  # noqa: B023
+        curves[name] = np.mean(losses, 0)
+        print(f"{name}: {curves[name][-1]:.4g}", flush=True)
+    wanted = float(curves["AdamW"][-1])
+    first = {name: np.flatnonzero(curve <= wanted) for name, curve in curves.items()}
+    return {"loss": wanted, "steps": {name: int((x[0] + 1) * EVERY) if len(x) else None for name, x in first.items()}}
+
+
 def rounded(x: Any) -> Any:
     """All floats of the results with six digits."""
     if isinstance(x, dict):
@@ -135,6 +161,17 @@ def page(results: dict[str, Any]) -> str:
             ]
             head = ("optimizer", "rank", "test loss", "interval", "diverged", "rate", "at the edge", "state")
             lines += ["", f"## {task['title']}, {steps} steps", "", table(head, cells)]
+        if "reached" in task:
+            loss, counts = task["reached"]["loss"], task["reached"]["steps"]
+            cells = [
+                (name, str(counts[name] or "not reached")) for name in sorted(counts, key=lambda x: counts[x] or 9**9)
+            ]
+            lines += [
+                "",
+                f"Steps until the test loss, the mean of four new seeds, is AdamW's after {steps}, {loss:.4g}:",
+                "",
+            ]
+            lines += [table(("optimizer", "steps"), cells)]
     return "\n".join(lines) + "\n"
 
 
@@ -149,6 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare optimizers on small trainings.")
     parser.add_argument("--folder", type=Path, help="where finished runs are kept")
     parser.add_argument("--only", nargs="*", help="names of tasks")
+    parser.add_argument("--steps", action="store_true", help="only count the steps to AdamW's loss")
     parser.add_argument("--quick", action="store_true", help="two tiny comparisons; write nothing")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -158,10 +196,16 @@ def main() -> None:
         return
     stored = HERE / "optimizers.json"
     results = {"commit": commit(), "budget": BUDGET, "seeds": SEEDS, "tasks": []}
+    if arguments.steps:
+        results = json.loads(stored.read_text(encoding="utf-8"))
     for name, task in tasks().items():
         if arguments.only is None or name in arguments.only:
-            lengths = {str(steps): compared(task, name, steps, arguments.folder) for steps in task.steps}
-            results["tasks"].append({"name": name, "title": task.title, "lengths": lengths})
+            if not arguments.steps:
+                lengths = {str(steps): compared(task, name, steps, arguments.folder) for steps in task.steps}
+                results["tasks"].append({"name": name, "title": task.title, "lengths": lengths})
+            if name in COUNTED:
+                found = next(x for x in results["tasks"] if x["name"] == name)
+                found["reached"] = steps_to_adamw(task, task.steps[-1], found["lengths"][str(task.steps[-1])])
     results = rounded(results)
     stored.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     (HERE / "OPTIMIZERS.md").write_text(page(results), encoding="utf-8")

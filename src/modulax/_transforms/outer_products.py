@@ -196,18 +196,20 @@ def by_field(leaves: Sequence[tuple[Any, ...]], rebuild: Sequence[Rebuild]) -> l
     return [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]
 
 
-def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array]) -> list[tuple[Array, ...]]:
+def in_batches(
+    function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array], after: Sequence[Array] = ()
+) -> list[tuple[Array, ...]]:
     """Apply a function to corresponding arrays of lists, with all matrices of one shape and dtype joined in one batch.
 
     Args:
         function: of one array of each list, with one batch axis, which returns arrays with that axis first.
         lists: arrays of matrices on the last two axes, of equal shapes at one place.
+        after: results of other batches in the same program, for which the first one waits.
     """
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
     for i, x in enumerate(lists[0]):
         kinds[x.shape[-2:], x.dtype].append(i)
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
-    before: Array | None = None
     for places in kinds.values():
         batches = [lists[0][i].shape[:-2] for i in places]
         sizes = [math.prod(batch) for batch in batches]
@@ -216,21 +218,23 @@ def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Arra
             [jax.lax.reshape(xs[i], (n, *xs[i].shape[-2:])) for i, n in zip(places, sizes, strict=True)] for xs in lists
         ]
         first, *others = (jax.lax.concatenate(xs, 0) for xs in flat)
-        results = function(first if before is None else _after(before, first), *others)
-        before = results[0]
+        results = function(_after(after, first), *others)
+        after = results[:1]
         parts = zip(*(jax.lax.split(y, sizes) for y in results), strict=True)
         for i, batch, part in zip(places, batches, parts, strict=True):
             out[i] = tuple(jax.lax.reshape(y, (*batch, *y.shape[1:])) for y in part)
     return out
 
 
-def _after(before: Array, x: Array) -> Array:
-    """The same array, which a program has only once it has another one.
+def _after(before: Sequence[Array], x: Array) -> Array:
+    """The same array, which a program has only once it has others.
 
     XLA for CPU decomposes the matrices of a batch in the threads that also run the batches, and waits for them: several
     batches at once may wait for each other forever. It drops optimization barriers.
     """
-    return beside(x, jnp.sum(abs_sq(before)))
+    for other in before:
+        x = beside(x, jnp.sum(abs_sq(other)))
+    return x
 
 
 def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:

@@ -277,12 +277,13 @@ class _Rule(NamedTuple):
         before = {(i, side): getattr(leaves[i], f"{side}_root") for i, side in places}
 
         def fresh() -> list[Array]:
-            new = dict(before)
+            new, roots = dict(before), []
             for is_matrix in (True, False):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
-                roots = in_batches(widely(self._root(exponent, 2 if is_matrix else 1)), products)
+                root = widely(self._root(exponent, 2 if is_matrix else 1))
+                roots = in_batches(root, products, after=[x for (x,) in roots])
                 new |= {place: root for place, (root,) in zip(own, roots, strict=True)}
             return list(new.values())
 
