@@ -313,9 +313,12 @@ def optimizers(session: nox.Session) -> None:
     """Compare 14 optimizers on four small trainings, and write benchmarks/OPTIMIZERS.md; takes more than an hour.
 
     `-- --folder runs` goes on after an interruption, `-- --only gpt` takes one training, `-- --quick` tries two.
+    `-- --steps` only counts the steps to AdamW's loss again.
     """
     install(session, "benchmarks", "-e", f".{EVERY_EXTRA}")
-    session.run("python", "benchmarks/optimizers.py", *session.posargs, env=ENVIRONMENT)
+    # The threads of OpenBLAS wait for each other, which takes most of the time if other programs use the cores.
+    environment = ENVIRONMENT | {"OPENBLAS_NUM_THREADS": "1"}
+    session.run("python", "benchmarks/optimizers.py", *session.posargs, env=environment)
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""The comparisons of optimizers, out of benchmarks/optimizers.json: a table, and a picture for each training."""
+"""The comparisons of optimizers, out of benchmarks/optimizers.json: tables, and a picture for each training."""
 
 import json
 from collections.abc import Iterator
@@ -28,6 +28,19 @@ def summary() -> tuple[list[str], list[list[str]]]:
         ranks = [f"**{x}**" if x == "1" else x for x in (str(rows[name]["rank"]) for _, _, rows in columns)]
         rows.append([name, *ranks, f"{first['state']:.1f}"])
     return head, sorted(rows)
+
+
+def steps_to_adamw() -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of a table: the share of AdamW's steps after which each optimizer has its last loss."""
+    tasks = [task for task in results()["tasks"] if "reached" in task]
+    head, rows = ["optimizer"], {row["optimizer"]: [row["optimizer"]] for row in tasks[0]["reached"]["optimizers"]}
+    for task in tasks:
+        steps = int([*task["lengths"]][-1])
+        head += [f"{task['name']}, {steps}", "each seed"]
+        for row in task["reached"]["optimizers"]:
+            of_mean, *of_seeds = (f"{x / steps:.0%}" if x else "–" for x in (row["steps"], *row["of_seeds"]))
+            rows[row["optimizer"]] += [of_mean, ", ".join(of_seeds)]
+    return head, [*rows.values()]
 
 
 def draw(folder: Path) -> None:

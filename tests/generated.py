@@ -26,7 +26,7 @@ import modulax.nnx
 import modulax.planning
 import modulax.sweeps
 import modulax.testing
-from docs.comparison_pictures import summary
+from docs.comparison_pictures import steps_to_adamw, summary
 from docs.pictures import table_of
 from modulax.testing._fields import fields_of, with_optional_numbers
 from modulax.tree._paths import named_leaves
@@ -98,6 +98,11 @@ def optimizers() -> str:
 def compared() -> str:
     """The ranks of the optimizers in the comparisons."""
     return f'<div class="sortable-table">\n\n{table(*summary())}\n\n</div>\n'
+
+
+def sooner() -> str:
+    """The share of AdamW's steps that optimizers of matrices need for its loss."""
+    return table(*steps_to_adamw())
 
 
 def groups() -> str:
@@ -232,7 +237,7 @@ PAGES = {
     "README.md": [figures],
     "docs/features.md": [contents],
     "docs/api/optimizers.md": [optimizers_by_group],
-    "docs/choosing_an_optimizer.md": [groups, compared, optimizers],
+    "docs/choosing_an_optimizer.md": [groups, compared, sooner, optimizers],
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
     "docs/released_code.md": [released, partial(released, FIRST_ORDER + AROUND + CURVATURE), departures],

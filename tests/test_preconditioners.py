@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 import pytest
 
@@ -138,3 +139,26 @@ def test_a_preconditioner_moves_at_every_nth_step(n: int):
         _, state = rule.update(jnp.ones(2), state)
         counts.append(int(state.update_counter))
     assert counts == [n - 1, 0]
+
+
+def decompositions(jaxpr: Any, before: int = 0) -> tuple[int, int]:
+    """How many eigendecompositions a program has, and the most that wait for one another, after those before it."""
+    waits, number, most = {}, 0, before
+    for equation in jaxpr.eqns:
+        longest = max([before, *(waits.get(id(x), 0) for x in equation.invars)])
+        inside = [getattr(x, "jaxpr", x) for x in jtu.tree_leaves(list(equation.params.values()))]
+        found = [decompositions(x, longest) for x in inside if hasattr(x, "eqns")]
+        own = int(equation.primitive.name == "eigh")
+        longest = own + max([longest, *(m for _, m in found)])
+        number += own + sum(n for n, _ in found)
+        waits |= {id(x): longest for x in equation.outvars}
+        most = max(most, longest)
+    return number, most
+
+
+def test_decompositions_wait_for_one_another():
+    """XLA for CPU may wait forever for two batches at once, which `vmap` makes of any matrices."""
+    optimizer = mx.ScaleByShampoo()
+    params = {"matrix": jnp.ones((3, 4)), "vector": jnp.ones(5), "other": jnp.ones(6)}
+    program = jax.make_jaxpr(optimizer.update)(params, optimizer.init(params))
+    assert decompositions(program.jaxpr) == (4, 4)
