@@ -104,30 +104,30 @@ def compared(
     return [row_of(comparison, optimizer, params, size) for optimizer in comparison.names]
 
 
-def count(task: Task, found: dict[str, Any], name: str) -> None:
+def count(task: Task, found: dict[str, Any], name: str, folder: Path | None) -> None:
     """Put into the results of a task how soon the test loss of an optimizer is at most AdamW's last one.
 
-    The tuned optimizer is trained with new seeds. The steps are those of the mean of their losses, and of each of them,
-    None where the loss isn't reached. AdamW comes first.
+    The tuned optimizer is trained with new seeds. The steps are those of the mean of their losses, and those of each
+    seed to AdamW's loss with the same one; None where it isn't reached. AdamW comes first.
     """
     steps = task.steps[-1]
     row = next((x for x in found["lengths"][str(steps)] if x["optimizer"] == name), None)
     if row is None:
-        (row,) = compared(task, {name: OTHERS[name]}, steps, None, seeds=1)
+        (row,) = compared(task, {name: OTHERS[name]}, steps, folder, seeds=1)
     space = spaces(steps, RATES | OTHERS)[name]
     (address,) = space.spaces
     optimizer, train = space.optimizer.replace(**{address: row[address]}), task.train(steps, EVERY)
     # One seed after the other: batches of decompositions are no faster on a CPU.
     curve = jax.jit(lambda key: train(optimizer, key)["test"])
-    curves = np.stack([curve(key) for key in jax.random.split(jax.random.key(1), NEW_SEEDS)])
-    mean = curves.mean(axis=0)
+    seeds = np.stack([curve(key) for key in jax.random.split(jax.random.key(1), NEW_SEEDS)])
+    curves = [seeds.mean(axis=0), *seeds]
     if name == "AdamW":
-        found["reached"] = {"commit": commit(), "loss": float(mean[-1]), "optimizers": []}
-    of_all, *of_seeds = (first_below(found["reached"]["loss"], x) for x in (mean, *curves))
-    result = {"optimizer": name, "rate": row[address], "test": float(mean[-1]), "steps": of_all, "of_seeds": of_seeds}
-    print(f"{task.title}: {result}", flush=True)
+        found["reached"] = {"commit": commit(), "losses": [float(x[-1]) for x in curves], "optimizers": []}
+    of_mean, *of_seeds = map(first_below, found["reached"]["losses"], curves)
+    result = {"rate": row[address], "test": float(curves[0][-1]), "steps": of_mean, "of_seeds": of_seeds}
+    print(f"{task.title}, {name}: {result}", flush=True)
     others = [x for x in found["reached"]["optimizers"] if x["optimizer"] != name]
-    found["reached"]["optimizers"] = [*others, result]
+    found["reached"]["optimizers"] = [*others, {"optimizer": name} | result]
 
 
 def first_below(loss: float, curve: np.ndarray) -> int | None:
@@ -160,8 +160,9 @@ def reached(found: dict[str, Any], steps: str) -> list[str]:
     ]
     head = ("optimizer", "steps", "of AdamW's", "of each seed", f"loss after {steps}", "rate")
     return [
-        f"Steps until the test loss is at most {found['loss']:.4g}, AdamW's after {steps}: that of the mean of {NEW_SEEDS}",
-        f"more seeds, and of each of them; evaluated every {EVERY} steps, at commit {found['commit']}.",
+        f"Steps until the test loss is at most AdamW's after {steps}, {found['losses'][0]:.4g}: of the mean of {NEW_SEEDS}",
+        "more seeds, and of each of them, to AdamW's loss with the same seed; the loss is computed every",
+        f"{EVERY} steps, at commit {found['commit']}.",
         "",
         table(head, cells),
     ]
@@ -239,7 +240,8 @@ def main() -> None:
         if name in COUNTED:
             found = next(x for x in results["tasks"] if x["name"] == name)
             for optimizer in arguments.steps or FAMILY:
-                count(task, found, optimizer)
+                folder = arguments.folder and arguments.folder / f"{name}-{optimizer}"
+                count(task, found, optimizer, folder)
                 store(results)
         store(results)
 
