@@ -150,9 +150,9 @@ def reached(found: dict[str, Any], steps: str) -> list[str]:
     cells = [
         (
             x["optimizer"],
-            str(x["steps"] or "not reached"),
+            str(x["steps"] or "–"),
             f"{x['steps'] / int(steps):.0%}" if x["steps"] else "",
-            ", ".join(str(y or "not reached") for y in sorted(x["of_seeds"], key=lambda y: y or math.inf)),
+            ", ".join(str(y or "–") for y in x["of_seeds"]),
             f"{x['test']:.4g}",
             f"{x['rate']:.2g}",
         )
@@ -160,9 +160,9 @@ def reached(found: dict[str, Any], steps: str) -> list[str]:
     ]
     head = ("optimizer", "steps", "of AdamW's", "of each seed", f"loss after {steps}", "rate")
     return [
-        f"Steps until the test loss is at most AdamW's after {steps}, {found['losses'][0]:.4g}: of the mean of {NEW_SEEDS}",
-        "more seeds, and of each of them, to AdamW's loss with the same seed; the loss is computed every",
-        f"{EVERY} steps, at commit {found['commit']}.",
+        f"Steps until the test loss is at most AdamW's after {steps}, {found['losses'][0]:.4g}: of the mean of",
+        f"{NEW_SEEDS} more seeds, and of each of them to AdamW's loss with the same seed. The loss is computed every",
+        f"{EVERY} steps. At commit {found['commit']}.",
         "",
         table(head, cells),
     ]

@@ -141,14 +141,14 @@ def test_a_preconditioner_moves_at_every_nth_step(n: int):
     assert counts == [n - 1, 0]
 
 
-def decompositions(jaxpr: Any, before: int = 0) -> tuple[int, int]:
-    """How many eigendecompositions a program has, and the most that wait for one another, after those before it."""
+def calls_of_lapack(jaxpr: Any, before: int = 0) -> tuple[int, int]:
+    """How often a program calls LAPACK, and the most calls that wait for one another, after those before it."""
     waits, number, most = {}, 0, before
     for equation in jaxpr.eqns:
         longest = max([before, *(waits.get(id(x), 0) for x in equation.invars)])
         inside = [getattr(x, "jaxpr", x) for x in jtu.tree_leaves(list(equation.params.values()))]
-        found = [decompositions(x, longest) for x in inside if hasattr(x, "eqns")]
-        own = int(equation.primitive.name == "eigh")
+        found = [calls_of_lapack(x, longest) for x in inside if hasattr(x, "eqns")]
+        own = int(equation.primitive.name in ("eigh", "triangular_solve"))
         longest = own + max([longest, *(m for _, m in found)])
         number += own + sum(n for n, _ in found)
         waits |= {id(x): longest for x in equation.outvars}
@@ -156,9 +156,9 @@ def decompositions(jaxpr: Any, before: int = 0) -> tuple[int, int]:
     return number, most
 
 
-def test_decompositions_wait_for_one_another():
+@pytest.mark.parametrize("optimizer", [mx.ScaleByShampoo(), mx.ScaleByKron(min_ndim_triangular=1)], ids=type)
+def test_calls_of_lapack_wait_for_one_another(optimizer: Any):
     """XLA for CPU may wait forever for two batches at once, which `vmap` makes of any matrices."""
-    optimizer = mx.ScaleByShampoo()
-    params = {"matrix": jnp.ones((3, 4)), "vector": jnp.ones(5), "other": jnp.ones(6)}
+    params = {"matrix": jnp.ones((3, 4)), "wide": jnp.ones((2, 7)), "vector": jnp.ones(5), "other": jnp.ones(6)}
     program = jax.make_jaxpr(optimizer.update)(params, optimizer.init(params))
-    assert decompositions(program.jaxpr) == (4, 4)
+    assert calls_of_lapack(program.jaxpr) == (6, 6)

@@ -201,12 +201,13 @@ class ScaleByKron(AbstractTransform):
         is_balanced, noise = self._drawn(state, xs)
         step = jax.jit(functools.partial(_improved, self.precond_lr, is_balanced))
         factors = [kind.factors(s) for kind, s in zip(kinds, leaves, strict=True)]
-        xs, leaves = list(xs), list(leaves)
+        xs, leaves, found = list(xs), list(leaves), []
         for count in (1, 2):  # of factors: in one batch, all have as many
             places = [i for i, kind in enumerate(kinds) if len(kind.triangular) == count]
             columns: list[list[Any]] = [[factors[i][k] for i in places] for k in range(count)]
-            found = in_batches(step, [xs[i] for i in places], [noise[i] for i in places], *columns)
-            for i, (x, *new) in zip(places, found, strict=True):
+            before = [left for left, *_ in found]
+            found = in_batches(step, [noise[i] for i in places], [xs[i] for i in places], *columns, after=before)
+            for i, (*new, x) in zip(places, found, strict=True):
                 xs[i], leaves[i] = x, leaves[i].with_factors(new)
         return xs, leaves
 
@@ -371,9 +372,9 @@ def _whitened(factors: _Factors, x: Array) -> tuple[_Factors, Array, Array]:
 
 
 def _improved(
-    learning_rate: Array, is_balanced: Array, x: Array, noise: Array, left: Array, right: Array | None = None
+    learning_rate: Array, is_balanced: Array, noise: Array, x: Array, left: Array, right: Array | None = None
 ) -> tuple[Array, ...]:
-    """Matrices with noise, and their factors after a step."""
+    """The factors of matrices after a step, and the matrices with noise."""
     x = _noisy(x, noise)
     factors = _Factors(left, right).balanced(is_balanced)
     scaled, a, scale = _whitened(factors, x)
@@ -385,8 +386,8 @@ def _improved(
     a, b = a / largest, b / largest
     new_left = factors.left - rate * _change(factors.left, a, b, "left")
     if factors.right is None:
-        return x, new_left
-    return x, new_left, factors.right - rate * _change(factors.right, a, b, "right")
+        return new_left, x
+    return new_left, factors.right - rate * _change(factors.right, a, b, "right"), x
 
 
 def _change(q: Array, a: Array, b: Array, side: Side) -> Array:

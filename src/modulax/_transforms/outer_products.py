@@ -202,7 +202,8 @@ def in_batches(
     """Apply a function to corresponding arrays of lists, with all matrices of one shape and dtype joined in one batch.
 
     Args:
-        function: of one array of each list, with one batch axis, which returns arrays with that axis first.
+        function: of one array of each list, with one batch axis, which returns arrays with that axis first. What it
+            decomposes or divides by triangular matrices depends on its first argument, and its first result on that.
         lists: arrays of matrices on the last two axes, of equal shapes at one place.
         after: results of other batches in the same program, for which the first one waits.
     """
@@ -229,8 +230,8 @@ def in_batches(
 def _after(before: Sequence[Array], x: Array) -> Array:
     """The same array, which a program has only once it has others.
 
-    XLA for CPU decomposes the matrices of a batch in the threads that also run the batches, and waits for them: several
-    batches at once may wait for each other forever. It drops optimization barriers.
+    XLA for CPU calls LAPACK for the matrices of a batch in the threads that also run the batches, and waits for them:
+    several batches at once may wait for each other forever. It drops optimization barriers.
     """
     for other in before:
         x = beside(x, jnp.sum(abs_sq(other)))
