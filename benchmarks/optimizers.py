@@ -89,6 +89,7 @@ def compared(
 ) -> list[dict[str, Any]]:
     """The rows of the optimizers with these rates on one task at one length, the best first."""
     begin = time.perf_counter()
+    settings: dict[str, Any] = {"budget": BUDGET, "seeds": SEEDS} | options
     comparison = sweeps.compare(
         spaces(steps, rates),
         task.train(steps),
@@ -96,7 +97,7 @@ def compared(
         test="test",
         key=jax.random.key(0),
         folder=folder,
-        **{"budget": BUDGET, "seeds": SEEDS} | options,
+        **settings,
     )
     print(f"\n{task.title}, {steps} steps, {seconds(time.perf_counter() - begin)}\n\n{comparison}", flush=True)
     params = task.params()
@@ -145,13 +146,13 @@ def rounded(x: Any) -> Any:
     return float(f"{x:.6g}") if isinstance(x, float) else x
 
 
-def reached(found: dict[str, Any], steps: str) -> list[str]:
+def reached(found: dict[str, Any], steps: int) -> list[str]:
     """The table of the steps to AdamW's loss."""
     cells = [
         (
             x["optimizer"],
             str(x["steps"] or "–"),
-            f"{x['steps'] / int(steps):.0%}" if x["steps"] else "",
+            f"{x['steps'] / steps:.0%}" if x["steps"] else "",
             ", ".join(str(y or "–") for y in x["of_seeds"]),
             f"{x['test']:.4g}",
             f"{x['rate']:.2g}",
@@ -197,7 +198,7 @@ def page(results: dict[str, Any]) -> str:
             head = ("optimizer", "rank", "test loss", "interval", "diverged", "rate", "at the edge", "state")
             lines += ["", f"## {task['title']}, {steps} steps", "", table(head, cells)]
         if "reached" in task:
-            lines += ["", *reached(task["reached"], steps)]
+            lines += ["", *reached(task["reached"], max(map(int, task["lengths"])))]
     return "\n".join(lines) + "\n"
 
 

@@ -35,7 +35,7 @@ def steps_to_adamw() -> tuple[list[str], list[list[str]]]:
     tasks = [task for task in results()["tasks"] if "reached" in task]
     head, rows = ["optimizer"], {row["optimizer"]: [row["optimizer"]] for row in tasks[0]["reached"]["optimizers"]}
     for task in tasks:
-        steps = int([*task["lengths"]][-1])
+        steps = max(map(int, task["lengths"]))
         head += [f"{task['name']}, {steps}", "each seed"]
         for row in task["reached"]["optimizers"]:
             of_mean, *of_seeds = (f"{x / steps:.0%}" if x else "–" for x in (row["steps"], *row["of_seeds"]))
