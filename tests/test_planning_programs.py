@@ -103,13 +103,37 @@ def test_what_is_asynchronous_is_counted_at_its_start():
     ]
 
 
-def test_the_pieces_of_one_collective_are_one():
+def test_the_pieces_of_an_asynchronous_collective_are_one():
+    """A TPU repeats it in the kernels that run meanwhile. Those of `jax.shard_map` all have one channel."""
+    fused = """%fused_computation {
+  %param.0 = f32[256]{0} parameter(0)
+  %start = f32[2048]{0} all-gather(%param.0), channel_id=1, replica_groups=[2,8]<=[16]
+  ROOT %c.0 = (f32[256]{0}, f32[2048]{0}) custom-call(%start), custom_call_target="AsyncCollectiveStart"
+}
+%async_collective_fusion.1 {
+  %param.1 = f32[256]{0} parameter(0)
+  ROOT %meanwhile = f32[2048]{0} all-gather(%param.1), channel_id=1, replica_groups=[2,8]<=[16]
+}
+%fused_computation.2 {
+  %param.2 = f32[256]{0} parameter(0)
+  %end = f32[2048]{0} all-gather(%param.2), channel_id=1, replica_groups=[2,8]<=[16]
+  ROOT %c.2 = f32[2048]{0} custom-call(%param.2, %end), custom_call_target="AsyncCollectiveDone"
+}"""
+    entry = """  %p = f32[256]{0} parameter(0)
+  %s = (f32[256]{0}, f32[2048]{0}) fusion(%p), kind=kCustom, calls=%fused_computation
+  %x = f32[256]{0} get-tuple-element(%s), index=0
+  %f = f32[2048]{0} fusion(%x), kind=kOutput, calls=%async_collective_fusion.1
+  %d = f32[2048]{0} fusion(%x), kind=kCustom, calls=%fused_computation.2
+  ROOT %other = f32[2048]{0} all-gather(%p), channel_id=1, replica_groups=[2,8]<=[16]"""
+    assert [(c.kind, c.total) for c in program(entry, fused).collectives] == [("all-gather", 8 * KB)] * 2
+
+
+def test_how_many_devices_exchange_data():
     """Groups are listed, counted, or axes of a mesh."""
     found = program(
         """  %p = f32[256]{0} parameter(0)
   %s = (f32[256]{0}, f32[2048]{0}) all-gather-start(%p), channel_id=1, replica_groups=[2,8]<=[16], OF_MUON
   %g = f32[2048]{0} all-gather-done(%s)
-  %again = f32[2048]{0} all-gather(%p), channel_id=1, replica_groups=[2,8]<=[16]
   %r = f32[256]{0} all-reduce(%p), channel_id=2, replica_groups={{0,1},{2,3}}, to_apply=%add
   %t = f32[256]{0} all-to-all(%p), channel_id=3, replica_groups=mesh['a'=4,'b'=8] {'a','b':(2)4}
   %h = (f32[256]{0}, u32[], token[]) send(%p, %r), channel_id=4, frontend_attributes={_xla_megascale_target=""}

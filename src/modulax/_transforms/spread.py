@@ -172,10 +172,13 @@ class _Spread:
         devices, count = self.count, len(x)
         if devices == 1:
             return function(x, Parts())
-        # As many devices share a matrix as there are for each.
+        # As many devices share a matrix as there are for each. Two of them would add up the Gram matrices of a square
+        # one in the time that they save.
         sharing = max(n for n in range(1, devices + 1) if devices % n == 0 and devices // n >= min(count, devices))
+        if sharing == 2 and max(x.shape[1:]) < 2 * min(x.shape[1:]):
+            sharing = 1
         at_once = devices // sharing
-        is_tall = x.shape[1] > x.shape[2]
+        is_tall = x.shape[1] >= x.shape[2]  # the first axis of a square is what is usually divided
         long = 1 if is_tall else 2
         local: Callable[[Array], Array]
         padding = [(0, -count % at_once), (0, 0), (0, 0)]

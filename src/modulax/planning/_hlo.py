@@ -178,18 +178,12 @@ class _Program:
     def run(self) -> Traffic:
         found = self._walk(self.entry, 1)
         kernels = tuple(x for x in found if isinstance(x, Kernel))
-        # One asynchronous collective is several instructions (start, fused steps, done) with a common channel.
-        collectives: dict[object, Collective] = {}
-        for x in found:
-            if isinstance(x, tuple):
-                channel, collective = x
-                if channel not in collectives or collective.total > collectives[channel].total:
-                    collectives[channel] = collective
-        return Traffic(kernels, tuple(collectives.values()), float(sum(x for x in found if isinstance(x, int))))
+        collectives = tuple(x for x in found if isinstance(x, Collective))
+        return Traffic(kernels, collectives, float(sum(x for x in found if isinstance(x, int))))
 
-    def _walk(self, name: str, times: int) -> "list[Kernel | tuple[object, Collective] | int]":
-        """Kernels, collectives by channel, and operations of a computation that runs `times` times."""
-        found: list[Kernel | tuple[object, Collective] | int] = []
+    def _walk(self, name: str, times: int) -> list[Kernel | Collective | int]:
+        """Kernels, collectives, and operations of a computation that runs `times` times."""
+        found: list[Kernel | Collective | int] = []
         shapes = {i.name: _stored(i) for i in self.computations[name]}
         for i in self.computations[name]:
             found += self._arithmetic(i, name, times)
@@ -205,23 +199,33 @@ class _Program:
                 found.append(Kernel(i, moved, times, tuple(name for name, _ in owners)))
         return found
 
-    def _arithmetic(self, i: Instruction, name: str, times: int) -> "Iterator[tuple[object, Collective] | int]":
+    def _arithmetic(self, i: Instruction, name: str, times: int) -> Iterator[Collective | int]:
         """Collectives and matrix products of an instruction, also of those that are fused in it."""
         if i.kind in COLLECTIVES:
             shapes = self.shapes[name]
             given = sum(array_bytes(shapes.get(o, ""), everywhere=True) for o in i.operands)
             whole = array_bytes(i.shape, everywhere=True) - (given if i.opcode.endswith("-start") else 0)
-            channel = i.attribute(r"channel_id=(\d+)") or i.name
-            yield (i.kind, channel), Collective(i.kind, max(given, whole), times, i.op_name, _group_size(i))
+            yield Collective(i.kind, max(given, whole), times, i.op_name, _group_size(i))
         elif i.opcode == "send" and "_xla_megascale_target" in i.attributes:
             sent = array_bytes(self.shapes[name].get(i.operands[0], ""), everywhere=True)
-            yield ("send", i.name), Collective("send", sent, times, i.op_name)
+            yield Collective("send", sent, times, i.op_name)
         elif i.opcode in ("dot", "convolution") or "gemm" in i.attribute(r'custom_call_target="([^"]*)"'):
             yield times * _flops(i, self.shapes[name])
         elif i.opcode == "fusion":
             for called in self._called(i):
+                goes_on = self._goes_on(called)
                 for inner in self.computations[called]:
-                    yield from self._arithmetic(inner, called, times)
+                    if inner.kind not in COLLECTIVES or not goes_on:
+                        yield from self._arithmetic(inner, called, times)
+
+    def _goes_on(self, name: str) -> bool:
+        """Whether fused instructions continue or end a collective that others have started.
+
+        A TPU repeats an asynchronous one in each kernel that runs meanwhile, and at its end.
+        """
+        return name.startswith("async_collective_fusion") or any(
+            "AsyncCollectiveDone" in i.attributes for i in self.computations[name]
+        )
 
     def _trips(self, i: Instruction) -> int:
         """How often the body of a loop runs: as noted, or by the constant that its condition compares with."""
@@ -308,7 +312,7 @@ def _group_size(i: Instruction) -> int:
     return listed.count(",") + 1 if listed else 0
 
 
-def _weight(found: "list[Kernel | tuple[object, Collective] | int]") -> int:
+def _weight(found: list[Kernel | Collective | int]) -> int:
     return sum(x.total for x in found if isinstance(x, Kernel))
 
 
