@@ -47,7 +47,11 @@ RATES = {
 }
 # The steps to AdamW's loss: of these trainings and optimizers, by evaluations after every so many steps.
 COUNTED, EVERY, NEW_SEEDS = ("cnn", "gpt"), 10, 4
-OTHERS = {"Kron": (mx.Kron, (3e-4, 0.1), {}), "Scion": (mx.Scion, (3e-5, 1e-2), {})}
+OTHERS = {
+    "KLShampoo": (mx.KLShampoo, (3e-3, 1.0), {}),
+    "Kron": (mx.Kron, (3e-4, 0.1), {}),
+    "Scion": (mx.Scion, (3e-5, 1e-2), {}),
+}
 FAMILY = ("AdamW", "Muon", "NorMuon", "SOAP", "Shampoo", *OTHERS)
 
 
