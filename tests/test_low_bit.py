@@ -346,15 +346,16 @@ STEPS = [
 ]  # fmt: skip
 
 
-def test_the_steps_of_a_training_are_those_that_the_guide_says():
-    """The gradients of 200 steps of AdamW on scikit-learn's digits, in 32 bits, are given to all."""
+def steps_beside(optimizer: Any, ways: list[Any], count: int) -> Any:
+    """Length and cosine of steps, medians of a training with the optimizer, whose gradients are given to all ways.
+
+    It is one on scikit-learn's digits, in 32 bits.
+    """
     images, labels = load_digits(return_X_y=True)
     images, labels = jnp.asarray(images, jnp.float32) / 16, jnp.asarray(labels)
     keys = jax.random.split(jax.random.key(0), 2)
     params = {"in": jax.random.normal(keys[0], (64, 128)) / 32**0.5, "out": jax.random.normal(keys[1], (128, 10)) / 8}
-    adamw = mx.AdamW(3e-3)
-    ways = [mx.LowBit(adamw, bits, block or 128, min_size=1024) for bits, block, *_ in STEPS]
-    batches = jax.random.randint(jax.random.key(1), (200, 64), 0, len(images))
+    batches = jax.random.randint(jax.random.key(1), (count, 64), 0, len(images))
 
     def loss(params: Any, batch: Any) -> Any:
         logits = jax.nn.relu(images[batch] @ params["in"]) @ params["out"]
@@ -363,7 +364,7 @@ def test_the_steps_of_a_training_are_those_that_the_guide_says():
     def step(carry: Any, batch: Any) -> Any:
         params, state, states = carry
         grads = jax.grad(loss)(params, batch)
-        exact, state = adamw.update(grads, state, params)
+        exact, state = optimizer.update(grads, state, params)
         steps = [way.update(grads, s, params) for way, s in zip(ways, states, strict=True)]
         flat = [jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(u)]) for u in (exact, *(u for u, _ in steps))]
         length = jnp.stack([jnp.linalg.norm(x) for x in flat])
@@ -371,10 +372,34 @@ def test_the_steps_of_a_training_are_those_that_the_guide_says():
         found = jnp.stack([length / length[0], products / (length * length[0])])
         return (mx.apply_updates(params, exact), state, [s for _, s in steps]), found[:, 1:]
 
-    start = params, adamw.init(params), [way.init(params) for way in ways]
-    found = np.median(jax.jit(lambda x: jax.lax.scan(step, start, x)[1])(batches)[5:], 0).T
+    start = params, optimizer.init(params), [way.init(params) for way in ways]
+    return np.median(jax.jit(lambda x: jax.lax.scan(step, start, x)[1])(batches)[5:], 0).T
+
+
+def test_the_steps_of_a_training_are_those_that_the_guide_says():
+    adamw = mx.AdamW(3e-3)
+    ways = [mx.LowBit(adamw, bits, block or 128, min_size=1024) for bits, block, *_ in STEPS]
+    found = steps_beside(adamw, ways, 200)
     np.testing.assert_allclose(found, [x[2:] for x in STEPS], atol=0.01)
     assert np.all(np.abs(found[0] - 1) < 0.002)
+
+
+def test_preconditioners_in_eight_bits():
+    """Also beside moments in 4 bits. Outer products keep their dtype, and so does everything of Shampoo by default."""
+    shampoo = mx.Shampoo(3e-3, b2=0.99, precondition_frequency=10, grafting=mx.ScaleByAdam())
+    way = mx.LowBit(shampoo, min_size=1024, preconditioners=True)
+    ((length, cosine),) = steps_beside(shampoo, [way], 50)
+    assert length == pytest.approx(1, abs=0.01)
+    assert cosine > 0.99
+    matrix = {"w": jnp.zeros((64, 128))}
+    roots = {f"{name}.w" for name in ("left_root", "right_root", "left_basis", "right_basis")}
+    for optimizer in (shampoo, mx.EShampoo(3e-3), mx.SOAP(3e-3)):
+        low = jax.eval_shape(mx.LowBit(optimizer, 4, preconditioners=True).init, matrix)
+        stored = {name for name in quantized_paths(low) if name in roots}
+        assert len(stored) == 2
+        assert all(mx.tree.get(low, name.split(".")[0])["w"].bits == 8 for name in stored)
+        plain = quantized_paths(jax.eval_shape(mx.LowBit(optimizer, 4).init, matrix))
+        assert quantized_paths(low) - plain == stored
 
 
 def test_the_moments_are_read_and_continued_in_full_precision():

@@ -49,8 +49,8 @@ class LowBit(AbstractContainer):
 
     The declarations of the fields of a state say what is stored in fewer bits: trees like the parameters, such as
     moments. Counters, random keys, and fields declared `like_params(exact=True)` stay as they are: averages, copies of
-    the parameters, accumulated gradients. So do complex arrays. `LowBit` can be around any other container or inside
-    it, except around `Offload`, which belongs outermost.
+    the parameters, accumulated gradients, outer products. So do complex arrays. `LowBit` can be around any other
+    container or inside it, except around `Offload`, which belongs outermost.
 
     In 8 bits, the steps of AdamW are those in 32 bits: the length differs by 0.1 %, and the cosine of the angle between
     them is 0.999. In 4 bits, the length differs by 2 % in the median, but the direction is another: the cosine is 0.91
@@ -73,6 +73,9 @@ class LowBit(AbstractContainer):
         min_size: arrays with fewer entries stay as they are, such as those of biases and norms.
         stochastic: whether to round stochastically, or to the nearest code.
         key: a seed, or a JAX key, for stochastic rounding.
+        preconditioners: whether the roots of Shampoo and the eigenbases of SOAP are stored in 8 bits, with 4 bits for
+            moments too. Outer products keep their dtype: in 8 bits they lose their small eigenvalues, which the roots
+            make large.
 
     References:
         Dettmers et al., [8-bit Optimizers via Block-wise Quantization](https://arxiv.org/abs/2110.02861), 2021;
@@ -86,6 +89,7 @@ class LowBit(AbstractContainer):
     min_size: int = eqx.field(static=True, default=4096)
     stochastic: bool = eqx.field(static=True, default=True, kw_only=True)
     key: Any = key()
+    preconditioners: bool = eqx.field(static=True, default=False, kw_only=True)
 
     _keeps_direction: ClassVar[bool] = True
     is_arraywise: ClassVar[bool] = True
@@ -101,14 +105,12 @@ class LowBit(AbstractContainer):
             )
         leaves, treedef = jtu.tree_flatten(state)
         mask = mask_or_all(self, self.where, params, "where")
-        rows = zip(leaves, declarations(state), owners(state, params), strict=True)
-        new = [
-            # XLA would compute the codes of constants itself, entry by entry, while it compiles.
-            quantized(jax.lax.optimization_barrier(x), self.bits, self.block, declared.get("nonnegative", False))
-            if declared is not None and self._is_stored_in_fewer_bits(x, declared, mask, owner)
-            else x
-            for x, declared, owner in rows
-        ]
+        new = list(leaves)
+        for i, (x, declared, owner) in enumerate(zip(leaves, declarations(state), owners(state, params), strict=True)):
+            if declared is not None and (bits := self._bits_of(x, declared, mask, owner)):
+                # XLA would compute the codes of constants itself, entry by entry, while it compiles.
+                x = jax.lax.optimization_barrier(x)
+                new[i] = quantized(x, bits, self.block, declared.get("nonnegative", False))
         # Mixed, so that the phases of two seeds are far apart.
         key = next_keys(jnp.asarray(self.key), 0)[0] if self.stochastic else None
         return LowBitState(treedef.unflatten(new), key)
@@ -142,11 +144,16 @@ class LowBit(AbstractContainer):
         if self.block < 2 or self.block & (self.block - 1):
             raise ValueError(f"`LowBit(block=...)` must be a power of two such as 128, got {self.block!r}.")
 
-    def _is_stored_in_fewer_bits(self, x: Any, declared: Any, mask: list[bool] | None, owner: int | None) -> bool:
+    def _bits_of(self, x: Any, declared: Any, mask: list[bool] | None, owner: int | None) -> int | None:
+        """The bits of an entry of an array with this declaration; None if it stays as it is."""
         is_wanted = mask is None or (owner is not None and mask[owner])
         # `quantized` takes arrays of at least two entries.
         is_large = x.size >= max(self.min_size, 2)
-        return is_wanted and is_large and not declared.get("exact", False) and jnp.issubdtype(x.dtype, jnp.floating)
+        if not (is_wanted and is_large and jnp.issubdtype(x.dtype, jnp.floating)) or declared.get("exact", False):
+            return None
+        if declared.get("preconditioner", False):
+            return 8 if self.preconditioners else None
+        return self.bits
 
 
 def _divided_like(state: State, updates: Updates) -> State:

@@ -165,6 +165,7 @@ def like_params(
     exact: bool = False,
     copied: bool = False,
     nonnegative: bool = False,
+    preconditioner: bool = False,
     moment: float | Callable[[Any], Any] | None = None,
     form: Callable[[Any], Any] | None = None,
     scale: Callable[[Any, Any], Any] | None = None,
@@ -181,6 +182,8 @@ def like_params(
             fresh says so. It is exact too.
         nonnegative: whether no entry is ever negative, as in a second moment. `LowBit` then stores no sign, and keeps
             the entries positive.
+        preconditioner: whether it is a root or a basis that is computed again every few steps, from other fields. Only
+            `LowBit(preconditioners=True)` stores it in fewer bits.
         moment: for a decaying sum of the updates that the rule receives, the number that makes it their average when it
             is multiplied by it, or a function of the rule that returns this number: 1 for the first moment of Adam,
             `lambda rule: 1 - rule.decay` for the momentum of SGD. `checkpoint.carry` takes it over between classes.
@@ -190,7 +193,7 @@ def like_params(
             all forms, as a mean of gradients times their number is their sum.
     """
     holds: dict[str, Any] = {"exact": exact or copied, "copied": copied, "nonnegative": nonnegative, "moment": moment}
-    return _field(dataclasses.MISSING, holds="params", form=form, scale=scale, **holds)
+    return _field(dataclasses.MISSING, holds="params", preconditioner=preconditioner, form=form, scale=scale, **holds)
 
 
 def shared(

@@ -65,8 +65,8 @@ class EShampooState(AbstractState):
     nu: PyTree = like_params(nonnegative=True, form=averages_or_sums)
     left: PyTree = like_params(exact=True, form=averages_or_sums)
     right: PyTree = like_params(exact=True, form=averages_or_sums)
-    left_basis: PyTree = like_params(exact=True)
-    right_basis: PyTree = like_params(exact=True)
+    left_basis: PyTree = like_params(preconditioner=True)
+    right_basis: PyTree = like_params(preconditioner=True)
     count: Count = shared()
 
 

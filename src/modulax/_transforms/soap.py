@@ -63,8 +63,8 @@ class SOAPState(AbstractState):
     nu: PyTree = like_params(nonnegative=True)
     left: PyTree = like_params(exact=True)
     right: PyTree = like_params(exact=True)
-    left_basis: PyTree = like_params(exact=True)
-    right_basis: PyTree = like_params(exact=True)
+    left_basis: PyTree = like_params(preconditioner=True)
+    right_basis: PyTree = like_params(preconditioner=True)
     count: Count = shared()
 
 
