@@ -240,3 +240,19 @@ def test_joined_matrices_that_are_divided_along_their_outputs(name: str, shape: 
         found, _ = jax.jit(optimizer.update)(divided, jax.jit(optimizer.init)(divided), divided)
     assert found[name].sharding.spec[-1] == "d"
     np.testing.assert_allclose(found[name], wanted[name], atol=1e-6)
+
+
+def test_blocks_are_divided_over_devices():
+    """Each device decomposes and multiplies some of them, and has a part of the rows of every factor."""
+    optimizer = mx.Shampoo(0.01, b2=0.9, block_size=8)
+    grad = jax.random.normal(jax.random.key(0), (8, 24))
+    wanted, _ = jax.jit(optimizer.update)({"w": grad}, optimizer.init({"w": grad}), {"w": grad})
+    params = jax.device_put({"w": grad}, NamedSharding(mesh(AxisType.Auto), P(None, "d")))
+    state = jax.device_put(optimizer.init(params), mx.state_sharding(optimizer, params))
+    update = jax.jit(optimizer.update).lower(params, state, params).compile()
+    found, state = update(params, state, params)
+    np.testing.assert_allclose(found["w"], wanted["w"], atol=1e-5)
+    factors = [x for x in jax.tree.leaves(state) if x.ndim > 2]
+    assert len(factors) == 4
+    assert all(x.sharding.shard_shape(x.shape)[-2] == 4 for x in factors)
+    assert "all-gather" not in update.as_text()

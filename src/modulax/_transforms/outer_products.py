@@ -20,6 +20,7 @@ from .._support.arithmetic import abs_sq, at_least_float32, beside, dtype_for
 from ..linalg._products import adjoint
 from ..linalg._singular import reciprocal
 from ..tree._align import align
+from .spread import divided_along, over_devices
 
 Rebuild = Callable[[list[Any]], PyTree]
 Side = Literal["left", "right"]
@@ -67,8 +68,12 @@ def accumulated(decay: Array, total: Array, x: Array) -> Array:
 
 def gathered(decay: Array, total: Array, x: Array, side: Side) -> Array:
     """Return the average or the sum of outer products with that of another array; it keeps its dtype."""
-    x = x.astype(jnp.promote_types(x.dtype, total.dtype))
-    return accumulated(decay, total, outer_product(x, side)).astype(total.dtype)
+    return averaged(decay, total, outer_product(x.astype(jnp.promote_types(x.dtype, total.dtype)), side))
+
+
+def averaged(decay: Array, total: Array, x: Array) -> Array:
+    """Return the average or the sum with one more outer product; it keeps its dtype."""
+    return accumulated(decay, total, x).astype(total.dtype)
 
 
 def applied(x: Array, matrix: Array | None, side: Side) -> Array:
@@ -233,6 +238,32 @@ def _after(before: Array, x: Array) -> Array:
     return beside(x, jnp.sum(abs_sq(before)))
 
 
+def on_blocks(
+    function: Callable[..., tuple[Array, ...]], *xs: Array | None, tall: bool, out: bool
+) -> tuple[Array, ...]:
+    """Apply a function to arrays of blocks and of their factors, of which each device of a mesh computes a part.
+
+    Args:
+        function: of the arrays, with one batch axis, which returns such arrays.
+        xs: arrays with the same axes before those of a matrix; None is handed on. The first one is of blocks.
+        tall: whether blocks are divided over the devices along their columns, as those of tall matrices are.
+        out: whether the results are blocks, too.
+    """
+    given = [x for x in xs if x is not None]
+    places = [i for i, x in enumerate(xs) if x is not None]
+    batch = given[0].shape[:-2]
+
+    def with_none(*ys: Array) -> tuple[Array, ...]:
+        every: list[Any] = [None] * len(xs)
+        for i, y in zip(places, ys, strict=True):
+            every[i] = y
+        return function(*every)
+
+    flat = [x.reshape(-1, *x.shape[-2:]) for x in given]
+    divided = (tall, *[False] * (len(flat) - 1), tall and out)
+    return tuple(y.reshape(*batch, *y.shape[1:]) for y in over_devices(with_none, *divided)(*flat))
+
+
 def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
     """Return a function of matrices in one dtype, computed in at least float32; its results have that dtype again."""
 
@@ -324,6 +355,11 @@ def blocks(x: Array, size: int) -> Array:
     (m, r), (n, c) = _divided(rows, size), _divided(columns, size)
     padding = [(0, 0)] * len(batch) + [(0, m * r - rows), (0, n * c - columns)]
     x = jnp.pad(x, padding) if m * r > rows or n * c > columns else x
+    # A mesh may divide the longer side, whose parts are no blocks: first, move it to the other one.
+    if rows <= columns:
+        x = divided_along(x.reshape(*batch, m, r, n * c), -2)
+    else:
+        x = divided_along(x.reshape(*batch, m * r, n, c), -1)
     return jnp.swapaxes(x.reshape(*batch, m, r, n, c), -3, -2)
 
 
@@ -335,7 +371,12 @@ def unblocked(x: Array, shape: tuple[int, int]) -> Array:
         shape: the number of rows and columns of a matrix.
     """
     *batch, m, n, r, c = x.shape
-    return jnp.swapaxes(x, -3, -2).reshape(*batch, m * r, n * c)[..., : shape[0], : shape[1]]
+    x = jnp.swapaxes(x, -3, -2)
+    if shape[0] <= shape[1]:
+        x = divided_along(x.reshape(*batch, m, r, n * c), -2)
+    else:
+        x = divided_along(x.reshape(*batch, m * r, n, c), -1)
+    return x.reshape(*batch, m * r, n * c)[..., : shape[0], : shape[1]]
 
 
 def padding(shape: tuple[int, int], size: int, side: Side) -> np.ndarray:

@@ -24,19 +24,23 @@ from ..numerics._norms import safe_norm
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
+    SIDES,
+    Side,
     applied,
+    averaged,
     blocks,
     by_field,
     by_leaf,
     dtype_of_products,
-    gathered,
     in_batches,
     inverse_root,
+    on_blocks,
+    outer_product,
     sides_in,
     unblocked,
     widely,
 )
-from .spread import tree_on_auto_axes
+from .spread import in_turn, over_devices, tree_on_auto_axes
 
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
 
@@ -183,10 +187,10 @@ class ScaleByShampoo(AbstractContainer):
         rule = _Rule(now, count.astype(float), _is_due(now, count, state.has_roots))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
-            after = [gather(*row) for row in zip(matrices, leaves, before, strict=True)]
+            after = in_turn(gather, list(zip(matrices, leaves, before, strict=True)))
             after = rule.with_roots(matrices, after)
             filtered = [momentum(now, rule.t, g, s.mu) for g, s in zip(leaves, before, strict=True)]
-            found = [direct(*row) for row in zip(matrices, filtered, after, strict=True)]
+            found = in_turn(direct, list(zip(matrices, filtered, after, strict=True)))
         norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
         with jax.numpy_dtype_promotion("standard"):
             has_roots = state.has_roots | rule.is_due
@@ -214,6 +218,10 @@ class ScaleByShampoo(AbstractContainer):
 def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
     """The blocks of a matrix; anything else is one column."""
     return blocks(x.reshape(x.size, 1) if matrix is None else matrix.of(x), now.block_size)
+
+
+def _is_tall(matrix: Matrix | None) -> bool:
+    return matrix is not None and matrix.size[0] > matrix.size[1]
 
 
 def _is_due(now: ScaleByShampoo, count: Array, has_roots: Array) -> Array:
@@ -266,9 +274,17 @@ class _Rule(NamedTuple):
         b1, b2 = scalar_like(self.now.b1, x), scalar_like(self.now.b2, x)
         y = _blocks(self.now, matrix, x)
         other = (s.right_root, s.left_root) if self.now.kl and matrix is not None else (None, None)
-        s = s._replace(left=gathered(b2, s.left, applied(y, other[0], "right"), "left"))
-        if s.right is not None:
-            s = s._replace(right=gathered(b2, s.right, applied(y, other[1], "left"), "right"))
+        sides = SIDES if s.right is not None else SIDES[:1]
+        kept = jnp.promote_types(x.dtype, s.left.dtype)
+
+        def products(y: Array, *other: Array | None) -> tuple[Array, ...]:
+            acts: tuple[Side, ...] = ("right", "left")
+            given = zip(sides, acts, other, strict=False)
+            return tuple(outer_product(applied(y, root, act).astype(kept), side) for side, act, root in given)
+
+        found = on_blocks(products, y, *other, tall=_is_tall(matrix), out=False)
+        totals = {side: averaged(b2, getattr(s, side), p) for side, p in zip(sides, found, strict=True)}
+        s = s._replace(**totals)
         return s._replace(mu=moment(b1, s.mu.astype(x.dtype), x).astype(s.mu.dtype))
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
@@ -277,12 +293,13 @@ class _Rule(NamedTuple):
         before = {(i, side): getattr(leaves[i], f"{side}_root") for i, side in places}
 
         def fresh() -> list[Array]:
-            new = dict(before)
+            new, last = dict(before), []
             for is_matrix in (True, False):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
-                roots = in_batches(widely(self._root(exponent, 2 if is_matrix else 1)), products)
+                root = over_devices(widely(self._root(exponent, 2 if is_matrix else 1)), before=last)
+                roots = in_batches(root, products)
                 new |= {place: root for place, (root,) in zip(own, roots, strict=True)}
             return list(new.values())
 
@@ -302,7 +319,12 @@ class _Rule(NamedTuple):
 
     def direction(self, matrix: Matrix | None, x: Array, s: _Leaf) -> Array:
         """The momentum between the roots."""
-        y = applied(applied(_blocks(self.now, matrix, x), s.left_root, "left"), s.right_root, "right")
+
+        def between(y: Array, left: Array | None, right: Array | None) -> tuple[Array]:
+            return (applied(applied(y, left, "left"), right, "right"),)
+
+        y = _blocks(self.now, matrix, x)
+        (y,) = on_blocks(between, y, s.left_root, s.right_root, tall=_is_tall(matrix), out=True)
         shape = (x.size, 1) if matrix is None else matrix.size
         y = unblocked(y, shape)
         return y.reshape(x.shape) if matrix is None else matrix.back(y)

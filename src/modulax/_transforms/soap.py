@@ -48,7 +48,7 @@ from .outer_products import (
     sides_in,
     widely,
 )
-from .spread import tree_on_auto_axes
+from .spread import over_devices, tree_on_auto_axes
 
 _LEAST = 1e-30  # added to the root of the mean square that a direction is divided by
 
@@ -233,7 +233,8 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: A
     def improved() -> list[_Turned]:
         new: list[dict[str, Array]] = [{} for _ in leaves]
         orders: list[dict[Side, Array]] = [{} for _ in leaves]
-        for (i, side), (basis, order) in zip(places, in_batches(widely(basis_of), products, bases), strict=True):
+        found = in_batches(over_devices(widely(basis_of)), products, bases)
+        for (i, side), (basis, order) in zip(places, found, strict=True):
             new[i][f"{side}_basis"], orders[i][side] = basis, order
         carry = jax.jit(_carried, static_argnums=0)  # traced once for each shape
         rows = [(matrices[i], leaves[i], leaves[i]._replace(**new[i]), orders[i]) for i in indices]

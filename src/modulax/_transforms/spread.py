@@ -69,6 +69,86 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
     return out
 
 
+def in_turn(function: Callable[..., T], rows: Sequence[Sequence[Any]]) -> list[T]:
+    """Call a function with the arguments in each row; over a mesh, one after the other.
+
+    Arrays of all of them would be on their way at once, and devices that run transfers in different orders wait for
+    each other.
+
+    Args:
+        function: of a static argument, and of trees of arrays.
+        rows: the arguments.
+    """
+    done: list[T] = []
+    for static, *trees in rows:
+        if done:
+            trees, _ = _after((trees, done[-1]))
+        done.append(function(static, *trees))
+    return done
+
+
+def _after(trees: T) -> T:
+    """The same trees; over a mesh, none of their arrays is there before all are."""
+    on_mesh = any(_Spread.of(x, None, "").count > 1 for x in jtu.tree_leaves(trees))
+    return jax.lax.optimization_barrier(trees) if on_mesh else trees
+
+
+def over_devices(
+    function: Callable[..., tuple[Array, ...]], *long: bool, before: list[Any] | None = None
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of batches of matrices, of which each device of a mesh computes a part.
+
+    A matrix is divided over all devices along one axis before and after that, if their number divides it. Then all
+    arrays move by an all-to-all, and each device has as much of them as of the others at any time.
+
+    Args:
+        function: of arrays with one batch axis, which returns arrays with that axis first.
+        long: for each argument, and then for each result, whether it is divided along its last axis, not the second.
+        before: results of the call to wait for, which get replaced by those of this call.
+    """
+    last: list[Any] = [] if before is None else before
+
+    def computed(*xs: Array) -> tuple[Array, ...]:
+        devices, count = _Spread.of(xs[0], None, ""), len(xs[0])
+        if devices.count == 1 or count < 2:
+            return function(*xs)
+        xs, _ = _after((xs, list(last)))
+        size = -(-count // devices.count)
+        local = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in xs]
+        results = jax.eval_shape(function, *local)
+        axes = [-1 if is_last else 1 for is_last in (*long, *[False] * (len(xs) + len(results) - len(long)))]
+        specs = [devices.along(axis, x) for axis, x in zip(axes, (*xs, *results), strict=True)]
+
+        def moved(*xs: Array) -> tuple[Array, ...]:
+            ys = function(*devices.exchanged(xs, specs[: len(xs)], 0))
+            return devices.exchanged(ys, specs[len(xs) :], 1)
+
+        missing = size * devices.count - count
+        padded = [jnp.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)]) if missing else x for x in xs]
+        ys = jax.shard_map(
+            moved,
+            mesh=devices.mesh,
+            in_specs=tuple(specs[: len(xs)]),
+            out_specs=tuple(specs[len(xs) :]),
+            axis_names=set(devices.axes),
+            check_vma=False,
+        )(*padded)
+        last[:] = out = [y[:count] for y in ys]
+        return tuple(out)
+
+    return computed
+
+
+def divided_along(x: Array, axis: int) -> Array:
+    """Return an array of matrices which is divided over all devices of its mesh along an axis, if they divide it."""
+    devices = _Spread.of(x, None, "")
+    if devices.count == 1 or x.shape[axis] % devices.count:
+        return x
+    spec = [None] * x.ndim
+    spec[axis] = devices.axes  # pyright: ignore
+    return jax.lax.with_sharding_constraint(x, NamedSharding(devices.mesh, PartitionSpec(*spec)))  # pyright: ignore
+
+
 def _in_batches(
     function: Function, matrices: Sequence[Array], devices: "_Spread", most: int, before: list[Array] | None
 ) -> tuple[list[Array], list[Array] | None]:
@@ -160,6 +240,24 @@ class _Spread:
         ends = list(itertools.accumulate(map(len, stacks)))
         parts = [_Run(0, end - len(x), end).of(y) for x, end in zip(stacks, ends, strict=True)]
         return [self.one_by_one(_oriented(part, x.shape[-2:])) for part, x in zip(parts, stacks, strict=True)]
+
+    def along(self, axis: int, x: Any) -> PartitionSpec:
+        """How an array is divided along an axis over the devices; along the first one if they don't divide it."""
+        axis = axis % x.ndim
+        is_even = x.ndim > 1 and x.shape[axis] % self.count == 0 and x.shape[axis] > 0
+        return PartitionSpec(*[None] * axis, self.axes) if is_even else PartitionSpec(self.axes)
+
+    def exchanged(self, xs: Sequence[Array], specs: Sequence[PartitionSpec], into: int) -> tuple[Array, ...]:
+        """On one device: parts of all matrices become some matrices (0), or the other way around (1)."""
+        done: list[Array] = []
+        for x, spec in zip(xs, specs, strict=True):
+            if axis := len(spec) - 1:
+                if done:  # One after the other: devices that run them in different orders wait for each other.
+                    x, _ = jax.lax.optimization_barrier((x, done[-1]))
+                split, joined = (axis, 0) if into else (0, axis)
+                x = exchange(x, self.axes, (tuple(range(self.count)),), split, joined)
+            done.append(x)
+        return tuple(done)
 
     def one_by_one(self, x: Array) -> Array:
         """Matrices of which no device has only some. Else the compiler may move them before they are cut and joined."""
