@@ -13,14 +13,12 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._support.arithmetic import abs_sq, at_least_float32, beside, dtype_for
 from ..linalg._products import adjoint
 from ..linalg._singular import reciprocal
 from ..tree._align import align
-from .spread import divided_along, over_devices
 
 Rebuild = Callable[[list[Any]], PyTree]
 Side = Literal["left", "right"]
@@ -64,11 +62,6 @@ def dtype_of_products(x: Array, dtype: DTypeLike | None) -> DTypeLike:
 def accumulated(decay: Array, total: Array, x: Array) -> Array:
     """Return the average of what was added, or the sum where the decay rate is one."""
     return decay * total + jnp.where(decay < 1, 1 - decay, 1.0) * x
-
-
-def gathered(decay: Array, total: Array, x: Array, side: Side) -> Array:
-    """Return the average or the sum of outer products with that of another array; it keeps its dtype."""
-    return averaged(decay, total, outer_product(x.astype(jnp.promote_types(x.dtype, total.dtype)), side))
 
 
 def averaged(decay: Array, total: Array, x: Array) -> Array:
@@ -201,18 +194,20 @@ def by_field(leaves: Sequence[tuple[Any, ...]], rebuild: Sequence[Rebuild]) -> l
     return [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]
 
 
-def in_batches(function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array]) -> list[tuple[Array, ...]]:
+def in_batches(
+    function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array], before: Array | None = None
+) -> list[tuple[Array, ...]]:
     """Apply a function to corresponding arrays of lists, with all matrices of one shape and dtype joined in one batch.
 
     Args:
         function: of one array of each list, with one batch axis, which returns arrays with that axis first.
-        lists: arrays of matrices on the last two axes, of equal shapes at one place.
+        lists: arrays of matrices on the last two axes, with the same axes before these at one place.
+        before: an array that is computed before the results.
     """
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
     for i, x in enumerate(lists[0]):
         kinds[x.shape[-2:], x.dtype].append(i)
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
-    before: Array | None = None
     for places in kinds.values():
         batches = [lists[0][i].shape[:-2] for i in places]
         sizes = [math.prod(batch) for batch in batches]
@@ -236,32 +231,6 @@ def _after(before: Array, x: Array) -> Array:
     batches at once may wait for each other forever. It drops optimization barriers.
     """
     return beside(x, jnp.sum(abs_sq(before)))
-
-
-def on_blocks(
-    function: Callable[..., tuple[Array, ...]], *xs: Array | None, tall: bool, out: bool
-) -> tuple[Array, ...]:
-    """Apply a function to arrays of blocks and of their factors, of which each device of a mesh computes a part.
-
-    Args:
-        function: of the arrays, with one batch axis, which returns such arrays.
-        xs: arrays with the same axes before those of a matrix; None is handed on. The first one is of blocks.
-        tall: whether blocks are divided over the devices along their columns, as those of tall matrices are.
-        out: whether the results are blocks, too.
-    """
-    given = [x for x in xs if x is not None]
-    places = [i for i, x in enumerate(xs) if x is not None]
-    batch = given[0].shape[:-2]
-
-    def with_none(*ys: Array) -> tuple[Array, ...]:
-        every: list[Any] = [None] * len(xs)
-        for i, y in zip(places, ys, strict=True):
-            every[i] = y
-        return function(*every)
-
-    flat = [x.reshape(-1, *x.shape[-2:]) for x in given]
-    divided = (tall, *[False] * (len(flat) - 1), tall and out)
-    return tuple(y.reshape(*batch, *y.shape[1:]) for y in over_devices(with_none, *divided)(*flat))
 
 
 def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
@@ -340,59 +309,3 @@ def _inverse_power_jvp(primals, tangents):
     inside += diagonal[..., None, :].astype(x.dtype) * identities(x)
     root = product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
     return root, product(vectors, product(inside, adjoint(vectors)))
-
-
-def blocks(x: Array, size: int) -> Array:
-    """Divide matrices into blocks: the axes of the rows and the columns of blocks, before those within a block.
-
-    Where a side is no multiple of the size of its blocks, the last ones are filled up with zeros.
-
-    Args:
-        x: the matrices.
-        size: the longest side of a block.
-    """
-    *batch, rows, columns = x.shape
-    (m, r), (n, c) = _divided(rows, size), _divided(columns, size)
-    padding = [(0, 0)] * len(batch) + [(0, m * r - rows), (0, n * c - columns)]
-    x = jnp.pad(x, padding) if m * r > rows or n * c > columns else x
-    # A mesh may divide the longer side, whose parts are no blocks: first, move it to the other one.
-    if rows <= columns:
-        x = divided_along(x.reshape(*batch, m, r, n * c), -2)
-    else:
-        x = divided_along(x.reshape(*batch, m * r, n, c), -1)
-    return jnp.swapaxes(x.reshape(*batch, m, r, n, c), -3, -2)
-
-
-def unblocked(x: Array, shape: tuple[int, int]) -> Array:
-    """Return the matrices that were divided into blocks.
-
-    Args:
-        x: the blocks.
-        shape: the number of rows and columns of a matrix.
-    """
-    *batch, m, n, r, c = x.shape
-    x = jnp.swapaxes(x, -3, -2)
-    if shape[0] <= shape[1]:
-        x = divided_along(x.reshape(*batch, m, r, n * c), -2)
-    else:
-        x = divided_along(x.reshape(*batch, m * r, n, c), -1)
-    return x.reshape(*batch, m * r, n * c)[..., : shape[0], : shape[1]]
-
-
-def padding(shape: tuple[int, int], size: int, side: Side) -> np.ndarray:
-    """Return which rows or columns of the blocks fill them up, with the axes of blocks before it.
-
-    Args:
-        shape: the number of rows and columns of a matrix.
-        size: the longest side of a block.
-        side: whether rows or columns.
-    """
-    length = shape[SIDES.index(side)]
-    number, within = _divided(length, size)
-    filled = (np.arange(number * within) >= length).reshape(number, within)
-    return filled[:, None] if side == "left" else filled[None]
-
-
-def _divided(length: int, size: int) -> tuple[int, int]:
-    """The number of blocks along a side, and their length."""
-    return max(-(-length // size), 1), min(length, size)

@@ -69,32 +69,8 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
     return out
 
 
-def in_turn(function: Callable[..., T], rows: Sequence[Sequence[Any]]) -> list[T]:
-    """Call a function with the arguments in each row; over a mesh, one after the other.
-
-    Arrays of all of them would be on their way at once, and devices that run transfers in different orders wait for
-    each other.
-
-    Args:
-        function: of a static argument, and of trees of arrays.
-        rows: the arguments.
-    """
-    done: list[T] = []
-    for static, *trees in rows:
-        if done:
-            trees, _ = _after((trees, done[-1]))
-        done.append(function(static, *trees))
-    return done
-
-
-def _after(trees: T) -> T:
-    """The same trees; over a mesh, none of their arrays is there before all are."""
-    on_mesh = any(_Spread.of(x, None, "").count > 1 for x in jtu.tree_leaves(trees))
-    return jax.lax.optimization_barrier(trees) if on_mesh else trees
-
-
 def over_devices(
-    function: Callable[..., tuple[Array, ...]], *long: bool, before: list[Any] | None = None
+    function: Callable[..., tuple[Array, ...]], axes: Sequence[int] = (), to: int = 1
 ) -> Callable[..., tuple[Array, ...]]:
     """Return a function of batches of matrices, of which each device of a mesh computes a part.
 
@@ -103,21 +79,18 @@ def over_devices(
 
     Args:
         function: of arrays with one batch axis, which returns arrays with that axis first.
-        long: for each argument, and then for each result, whether it is divided along its last axis, not the second.
-        before: results of the call to wait for, which get replaced by those of this call.
+        axes: the axis of each argument that is divided before; by default, it is 1.
+        to: the axis of each result that is divided after.
     """
-    last: list[Any] = [] if before is None else before
 
     def computed(*xs: Array) -> tuple[Array, ...]:
         devices, count = _Spread.of(xs[0], None, ""), len(xs[0])
         if devices.count == 1 or count < 2:
             return function(*xs)
-        xs, _ = _after((xs, list(last)))
         size = -(-count // devices.count)
-        local = [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in xs]
-        results = jax.eval_shape(function, *local)
-        axes = [-1 if is_last else 1 for is_last in (*long, *[False] * (len(xs) + len(results) - len(long)))]
-        specs = [devices.along(axis, x) for axis, x in zip(axes, (*xs, *results), strict=True)]
+        results = jax.eval_shape(function, *(jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in xs))
+        every = (*axes, *[1] * (len(xs) - len(axes)), *[to] * len(results))
+        specs = [devices.along(axis, x) for axis, x in zip(every, (*xs, *results), strict=True)]
 
         def moved(*xs: Array) -> tuple[Array, ...]:
             ys = function(*devices.exchanged(xs, specs[: len(xs)], 0))
@@ -133,10 +106,14 @@ def over_devices(
             axis_names=set(devices.axes),
             check_vma=False,
         )(*padded)
-        last[:] = out = [y[:count] for y in ys]
-        return tuple(out)
+        return tuple(y[:count] for y in ys)
 
     return computed
+
+
+def number_of_devices(x: Array) -> int:
+    """Return the number of devices of the mesh on which an array is: those that work on a part of it."""
+    return _Spread.of(x, None, "").count
 
 
 def divided_along(x: Array, axis: int) -> Array:
@@ -243,8 +220,7 @@ class _Spread:
 
     def along(self, axis: int, x: Any) -> PartitionSpec:
         """How an array is divided along an axis over the devices; along the first one if they don't divide it."""
-        axis = axis % x.ndim
-        is_even = x.ndim > 1 and x.shape[axis] % self.count == 0 and x.shape[axis] > 0
+        is_even = x.shape[axis] % self.count == 0 and x.shape[axis] > 0
         return PartitionSpec(*[None] * axis, self.axes) if is_even else PartitionSpec(self.axes)
 
     def exchanged(self, xs: Sequence[Array], specs: Sequence[PartitionSpec], into: int) -> tuple[Array, ...]:
@@ -252,8 +228,6 @@ class _Spread:
         done: list[Array] = []
         for x, spec in zip(xs, specs, strict=True):
             if axis := len(spec) - 1:
-                if done:  # One after the other: devices that run them in different orders wait for each other.
-                    x, _ = jax.lax.optimization_barrier((x, done[-1]))
                 split, joined = (axis, 0) if into else (0, axis)
                 x = exchange(x, self.axes, (tuple(range(self.count)),), split, joined)
             done.append(x)
