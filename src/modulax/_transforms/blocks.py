@@ -234,6 +234,7 @@ def blocks(x: Array, size: int) -> Array:
     (m, r), (n, c) = _divided(rows, size), _divided(columns, size)
     padding = [(0, 0)] * len(batch) + [(0, m * r - rows), (0, n * c - columns)]
     x = jnp.pad(x, padding) if m * r > rows or n * c > columns else x
+    x = divided_along(x, _axis((m, r), (n, c)))
     return jnp.swapaxes(_moved(x.reshape(*batch, m, r, n, c)), -3, -2)
 
 
@@ -252,7 +253,7 @@ def _axis(rows: tuple[int, int], columns: tuple[int, int]) -> int:
 
     It is that of the side with fewer blocks, because parts of the other one are not parts of each block.
     """
-    return -2 if (rows[0], -rows[1]) <= (columns[0], -columns[1]) else -1
+    return -2 if columns[1] == 1 or (rows[0], -rows[1]) <= (columns[0], -columns[1]) else -1
 
 
 def unblocked(x: Array, shape: tuple[int, int]) -> Array:
@@ -263,7 +264,8 @@ def unblocked(x: Array, shape: tuple[int, int]) -> Array:
         shape: the number of rows and columns of a matrix.
     """
     *batch, m, n, r, c = x.shape
-    return _moved(jnp.swapaxes(x, -3, -2)).reshape(*batch, m * r, n * c)[..., : shape[0], : shape[1]]
+    x = _moved(jnp.swapaxes(x, -3, -2)).reshape(*batch, m * r, n * c)
+    return divided_along(x, _axis((m, r), (n, c)))[..., : shape[0], : shape[1]]
 
 
 def padding(shape: tuple[int, int], size: int, side: Side) -> np.ndarray:
