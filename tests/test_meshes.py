@@ -1,5 +1,6 @@
 """Meshes: on explicit axes and inside `shard_map`, arrays have types that say where they are, and types must agree."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -242,17 +243,34 @@ def test_joined_matrices_that_are_divided_along_their_outputs(name: str, shape: 
     np.testing.assert_allclose(found[name], wanted[name], atol=1e-6)
 
 
-def test_blocks_are_divided_over_devices():
-    """Each device decomposes and multiplies some of them, and has a part of the rows of every factor."""
-    optimizer = mx.Shampoo(0.01, b2=0.9, block_size=8)
-    grad = jax.random.normal(jax.random.key(0), (8, 24))
-    wanted, _ = jax.jit(optimizer.update)({"w": grad}, optimizer.init({"w": grad}), {"w": grad})
-    params = jax.device_put({"w": grad}, NamedSharding(mesh(AxisType.Auto), P(None, "d")))
-    state = jax.device_put(optimizer.init(params), mx.state_sharding(optimizer, params))
-    update = jax.jit(optimizer.update).lower(params, state, params).compile()
-    found, state = update(params, state, params)
-    np.testing.assert_allclose(found["w"], wanted["w"], atol=1e-5)
-    factors = [x for x in jax.tree.leaves(state) if x.ndim > 2]
-    assert len(factors) == 4
-    assert all(x.sharding.shard_shape(x.shape)[-2] == 4 for x in factors)
-    assert "all-gather" not in update.as_text()
+def test_factors_are_divided_over_devices():
+    """Each device decomposes and multiplies some of the blocks, and has a part of every factor."""
+    every: Any = {"precondition_frequency": 1, "eps": 1.0, "weight_dimension_numbers": mx.MuonDimensionNumbers(-2, -1)}
+    transforms = {
+        "KLShampoo": mx.ScaleByShampoo(b2=0.9, block_size=8, kl=True, **every),
+        "EShampoo": mx.ScaleByEShampoo(block_size=8, **every),
+        "SOAP": mx.ScaleBySOAP(max_precond_dim=8, **every),
+    }
+
+    @jax.jit
+    def step(grad: Any, states: Any) -> Any:
+        new = {name: transform.update({"w": grad}, states[name]) for name, transform in transforms.items()}
+        return {name: u["w"] for name, (u, _) in new.items()}, {name: state for name, (_, state) in new.items()}
+
+    def second(grad: Any) -> Any:
+        states = {name: transform.init({"w": grad}) for name, transform in transforms.items()}
+        program = step.lower(grad, states).compile()
+        return program(grad[::-1] if grad.sharding.num_devices == 1 else turned, program(grad, states)[1]), program
+
+    grad = jax.random.normal(jax.random.key(0), (4, 8, 16))
+    grid = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AUTO, AUTO), devices=jax.devices()[:4])
+    place = NamedSharding(grid, P(None, "a", "b"))
+    turned = jax.device_put(grad[::-1], place)
+    (wanted, _), _ = second(grad)
+    (found, states), program = second(jax.device_put(grad, place))
+    jtu.tree_map(partial(np.testing.assert_allclose, atol=1e-5), found, wanted)
+    assert all(u.sharding.is_equivalent_to(place, 3) for u in found.values())
+    factors = [x for x in jtu.tree_leaves(states) if x.shape[-2:] == (8, 8)]
+    assert len(factors) == 10
+    assert all(math.prod(x.sharding.shard_shape(x.shape)) == x.size // 4 for x in factors)
+    assert "all-gather" not in program.as_text()

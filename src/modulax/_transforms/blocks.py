@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._support.arithmetic import scalar_like
+from .._support.placement import shard_like
 from .matrices import Matrix
 from .outer_products import SIDES, Side, applied, averaged, in_batches, outer_product
 from .spread import divided_along, number_of_devices, over_devices
@@ -216,9 +217,9 @@ def _at_once(
     found = in_batches(spread, *zip(*rows, strict=True))
     if to_factors:
         return found
-    return [
-        tuple(leaf.layout.back(y, leaf.arrays[0].shape) for y in ys) for leaf, ys in zip(leaves, found, strict=True)
-    ]
+    rows = [(leaf.layout, leaf.arrays[0], ys) for leaf, ys in zip(leaves, found, strict=True)]
+    # Otherwise the compiler may leave the results where they were computed, and gather them later.
+    return [tuple(shard_like(layout.back(y, x.shape), x) for y in ys) for layout, x, ys in rows]
 
 
 def blocks(x: Array, size: int) -> Array:
