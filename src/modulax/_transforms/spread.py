@@ -6,8 +6,9 @@ ones. Batching gains nothing for large ones and takes memory, so that a batch of
 
 Over a mesh (`_Spread`), each device computes whole matrices of a batch. `jax.shard_map` asks for that, and the compiler
 moves the matrices to the devices and back by an all-to-all, wherever they are divided. If a batch has fewer matrices
-than there are devices, groups of devices share a matrix along its longer side (`linalg._parts`). All this happens on
-`Auto` axes; `on_auto_axes` leads there from explicit ones.
+than there are devices, groups of devices share a matrix along its longer side (`linalg._parts`). `over_devices` is the
+same for functions of several arrays, such as blocks and their factors. All this happens on `Auto` axes; `on_auto_axes`
+leads there from explicit ones.
 """
 
 import collections
