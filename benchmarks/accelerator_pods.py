@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from accelerator_rows import ADAM
 from measure import table
-from planning import MUON, SMALL, over_both
+from planning import MUON, SMALL, gpt, over_both
 
 import modulax as mx
 from modulax import planning
@@ -16,6 +16,17 @@ from modulax.planning import Plan
 # Five steps of Newton and Schulz on all matrices of 24 layers of width 2048: 2048 x 6144, 2048 x 2048, 2048 x 8192 and
 # its transpose. A product with the Gram matrix takes 2 n^2 m operations, the square of the Gram matrix 2 n^3.
 NEWTON_SCHULZ = 24 * 5 * sum(4 * 2048**2 * m + 2 * 2048**3 for m in (6144, 2048, 8192, 8192))
+
+# Layers of small GPTs for optimizers with decompositions: one of 1024 rows takes minutes to compile. The operations
+# are those of programs for one device, decompositions included.
+BLOCKS, WHOLE = {"layers": gpt(8, 256)["layers"]}, {"layers": gpt(32, 128)["layers"]}
+ON_ONE_DEVICE = {"Shampoo": 9.798e9, "EShampoo": 12.885e9, "SOAP": 8.724e9}
+
+
+def matrices(tree: Any) -> Any:
+    """All arrays but the gains of normalizations."""
+    numbers = mx.MuonDimensionNumbers(-2, -1)
+    return {"layers": {name: None if name == "norm" else numbers for name in tree["layers"]}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +42,21 @@ class Pod:
     share: float = 0.0
     spec: Any = "data"
     zero: str | None = None
+    params: Any = dataclasses.field(default_factory=lambda: SMALL)
+    work: float = NEWTON_SCHULZ
 
     def plan(self) -> Plan:
         mesh = planning.topology(self.topology, **self.mesh)
-        return planning.plan(self.optimizer, SMALL, mesh, spec=self.spec, zero=self.zero)
+        return planning.plan(self.optimizer, self.params, mesh, spec=self.spec, zero=self.zero)
 
     @property
     def devices(self) -> int:
         return math.prod(self.mesh.values())
 
 
+SHAMPOO = mx.Shampoo(1e-3, b2=0.99, block_size=128, precondition_frequency=10, weight_dimension_numbers=matrices)
+ESHAMPOO = mx.EShampoo(1e-3, block_size=128, weight_dimension_numbers=matrices)
+SOAP = mx.SOAP(1e-3, max_precond_dim=128, weight_dimension_numbers=matrices)
 V5E_16, V5E_256 = ("v5e:4x4", {"data": 16}), ("v5e:16x16", {"data": 256})
 PODS = (
     Pod("AdamW, FSDP", ADAM, *V5E_256, sent=0, temp=1),
@@ -53,6 +69,14 @@ PODS = (
     Pod("Muon in bfloat16, FSDP", MUON.replace(dtype=jnp.bfloat16), *V5E_16, sent=0.5, temp=300, share=1.3),
     Pod("Muon, FSDP", MUON, *V5E_256, sent=0.5, temp=300, share=3.3),
     Pod("Muon, FSDP × TP", MUON, "v5e:16x16", {"data": 32, "model": 8}, sent=0.5, temp=300, share=2.8, spec=over_both),
+    *(
+        Pod(name, optimizer, *V5E_16, sent=0.03, temp=8, share=1.1, params=params, work=ON_ONE_DEVICE[name.split()[0]])
+        for name, optimizer, params in (
+            ("Shampoo of 6 million parameters, FSDP", SHAMPOO, BLOCKS),
+            ("EShampoo of 6 million parameters, FSDP", ESHAMPOO, BLOCKS),
+            ("SOAP of 6 million parameters, FSDP", SOAP, WHOLE),
+        )
+    ),
     Pod("AdamW, FSDP", ADAM, "h100:8", {"data": 8}, sent=0, temp=1),
     Pod("`LowBit(AdamW)`, FSDP", mx.LowBit(ADAM), "h100:8", {"data": 8}, sent=0, temp=200),
 )
@@ -67,7 +91,7 @@ def pods(words: list[str], failures: list[str]) -> str:
         plan = pod.plan()
         sent = sum(c.bytes for c in plan.collectives) / 1e9
         temp = (plan.temp_bytes or 0) / 2**20
-        share = (plan.flops or 0) / (NEWTON_SCHULZ / pod.devices)
+        share = (plan.flops or 0) / (pod.work / pod.devices)
         over = {
             "GB sent": (sent, pod.sent),
             "MiB of temporary memory": (temp, pod.temp),

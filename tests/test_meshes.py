@@ -1,5 +1,6 @@
 """Meshes: on explicit axes and inside `shard_map`, arrays have types that say where they are, and types must agree."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -240,3 +241,36 @@ def test_joined_matrices_that_are_divided_along_their_outputs(name: str, shape: 
         found, _ = jax.jit(optimizer.update)(divided, jax.jit(optimizer.init)(divided), divided)
     assert found[name].sharding.spec[-1] == "d"
     np.testing.assert_allclose(found[name], wanted[name], atol=1e-6)
+
+
+def test_factors_are_divided_over_devices():
+    """Each device decomposes and multiplies some of the blocks, and has a part of every factor."""
+    every: Any = {"precondition_frequency": 1, "eps": 1.0, "weight_dimension_numbers": mx.MuonDimensionNumbers(-2, -1)}
+    transforms = {
+        "KLShampoo": mx.ScaleByShampoo(b2=0.9, block_size=8, kl=True, **every),
+        "EShampoo": mx.ScaleByEShampoo(block_size=8, **every),
+        "SOAP": mx.ScaleBySOAP(max_precond_dim=8, **every),
+    }
+
+    @jax.jit
+    def step(grad: Any, states: Any) -> Any:
+        new = {name: transform.update({"w": grad}, states[name]) for name, transform in transforms.items()}
+        return {name: u["w"] for name, (u, _) in new.items()}, {name: state for name, (_, state) in new.items()}
+
+    def second(grad: Any) -> Any:
+        states = {name: transform.init({"w": grad}) for name, transform in transforms.items()}
+        program = step.lower(grad, states).compile()
+        return program(grad[::-1] if grad.sharding.num_devices == 1 else turned, program(grad, states)[1]), program
+
+    grad = jax.random.normal(jax.random.key(0), (4, 8, 16))
+    grid = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AUTO, AUTO), devices=jax.devices()[:4])
+    place = NamedSharding(grid, P(None, "a", "b"))
+    turned = jax.device_put(grad[::-1], place)
+    (wanted, _), _ = second(grad)
+    (found, states), program = second(jax.device_put(grad, place))
+    jtu.tree_map(partial(np.testing.assert_allclose, atol=1e-5), found, wanted)
+    assert all(u.sharding.is_equivalent_to(place, 3) for u in found.values())
+    factors = [x for x in jtu.tree_leaves(states) if x.shape[-2:] == (8, 8)]
+    assert len(factors) == 10
+    assert all(math.prod(x.sharding.shard_shape(x.shape)) == x.size // 4 for x in factors)
+    assert "all-gather" not in program.as_text()

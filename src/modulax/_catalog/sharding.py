@@ -34,7 +34,8 @@ def state_sharding(
     shape of its parameter, such as the memory of L-BFGS, is sharded like it along the other axes. So are the codes and
     scales of `LowBit`, of blocks along the last axis. The factors of Adafactor and SM3 are sharded along the axes that
     they keep, unless it is not known which these are: those of a square matrix that is sharded along one side are
-    replicated. So is an array of any other shape.
+    replicated. Square factors, such as those of Shampoo and SOAP, are sharded by their rows over all axes over which
+    the parameter is. An array of any other shape is replicated.
 
     An eager `optimizer.init(params)` follows the shardings of the parameters by itself. Inside a `jax.jit` of your own,
     XLA puts zeros on one device, unless it is given shardings. With them, each device creates its own shards, and no

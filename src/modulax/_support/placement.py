@@ -1,6 +1,7 @@
 """Results with the sharding of the arrays that they belong to, or that they replace."""
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -67,7 +68,8 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
 def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     """The sharding of a parameter for an array of its shape, with a leading axis, in blocks, or of some of its axes.
 
-    Blocks are along the last axis, as those of `LowBit`. The factors of Adafactor have some of the axes.
+    Blocks are along the last axis, as those of `LowBit`. The factors of Adafactor have some of the axes. Those of
+    Shampoo are square, and divided by rows.
 
     Args:
         sharding: the sharding of the parameter.
@@ -94,6 +96,8 @@ def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -
 
 def _along_kept_axes(sharding: NamedSharding, of: tuple[int, ...], shape: tuple[int, ...]) -> NamedSharding | None:
     """The sharding for an array that has some of the axes of a parameter; None if it is not known which."""
+    if len(shape) > 1 and shape[-1] == shape[-2] and shape != of[-2:]:
+        return _by_rows(sharding, shape)
     if not 0 < len(shape) < len(of) <= _MOST_AXES:
         return None
     spec = (*sharding.spec, *[None] * (len(of) - len(sharding.spec)))
@@ -102,6 +106,18 @@ def _along_kept_axes(sharding: NamedSharding, of: tuple[int, ...], shape: tuple[
     if len(found) != 1:
         return None
     return NamedSharding(sharding.mesh, PartitionSpec(*found.pop()), memory_kind=sharding.memory_kind)
+
+
+def _by_rows(sharding: NamedSharding, shape: tuple[int, ...]) -> NamedSharding | None:
+    """The sharding for square factors of a parameter: of each, all devices of the parameter have some rows.
+
+    On explicit axes, types hold the sharding, and that of factors and gradients would differ.
+    """
+    axes = tuple(itertools.chain(*((names,) if isinstance(names, str) else names or () for names in sharding.spec)))
+    mesh = sharding.mesh
+    if not axes or AxisType.Explicit in mesh.axis_types or shape[-2] % math.prod(mesh.shape[name] for name in axes):
+        return None
+    return sharding.update(spec=PartitionSpec(*[None] * (len(shape) - 2), axes))
 
 
 def _holds_blocks(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:

@@ -28,31 +28,27 @@ from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
+from .blocks import Layout, gathered, padding, turned
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
-    SIDES,
     Side,
     accumulated,
-    blocks,
     by_field,
     by_leaf,
     dtype_of_products,
     eigenbasis,
-    gathered,
     identities,
     in_batches,
     largest_entry,
-    padding,
     qr_iterations,
     rotated,
     rotated_back,
     sides_in,
-    unblocked,
     widely,
 )
 from .shampoo import averages_or_sums, bias_of, first_due, momentum
-from .spread import tree_on_auto_axes
+from .spread import over_devices, tree_on_auto_axes
 
 
 class EShampooState(AbstractState):
@@ -161,10 +157,9 @@ class ScaleByEShampoo(AbstractTransform):
         count = safe_increment(state.count)
         rule = _Rule(resolve(self, state.count), count.astype(float))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
-            after = [gather(*row) for row in zip(matrices, leaves, before, strict=True)]
+            after = rule.gathered(matrices, leaves, before)
             after = rule.with_bases(matrices, after, count)
-            found = [direct(m, g, s.mu, new) for m, g, s, new in zip(matrices, leaves, before, after, strict=True)]
+            found = rule.directions(matrices, leaves, before, after)
         new = EShampooState(*by_field([s for _, s in found], rebuild), count=count)
         return treedef.unflatten([u for u, _ in found]), new
 
@@ -186,7 +181,7 @@ class ScaleByEShampoo(AbstractTransform):
         bases: list[Array | None] = [None, None]
         if matrix is not None:
             plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
-            shape = jax.eval_shape(lambda x: blocks(matrix.of(x), self.block_size), plain).shape
+            shape = jax.eval_shape(Layout(matrix, self.block_size).of, plain).shape
             dtype = dtype_of_products(p, self.preconditioner_dtype)
             products = [jnp.zeros((*shape[:-2], n, n), dtype) for n in shape[-2:]]
             bases = [identities(x) for x in products if x is not None]
@@ -204,15 +199,18 @@ class _Rule(NamedTuple):
     now: ScaleByEShampoo
     t: Array
 
-    def gathered(self, matrix: Matrix | None, g: Array, s: _Leaf) -> _Leaf:
-        """The state with the new momentum and outer products."""
-        x = g.astype(at_least_float32(g.dtype))
-        b1, b2 = scalar_like(self.now.b1, x), scalar_like(self.now.b2, x)
-        s = s._replace(mu=moment(b1, s.mu.astype(x.dtype), x).astype(s.mu.dtype))
-        if matrix is None:
-            return s
-        y = blocks(matrix.of(x), self.now.block_size)
-        return s._replace(**{side: gathered(b2, getattr(s, side), y, side) for side in SIDES})
+    def gathered(self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]) -> list[_Leaf]:
+        """The state of all leaves with the new momentum and outer products."""
+        xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
+        add = jax.jit(self._momentum)
+        after = gathered(self.now.b2, self._layouts(matrices), xs, before)
+        return [s._replace(mu=add(x, s.mu)) for x, s in zip(xs, after, strict=True)]
+
+    def _layouts(self, matrices: list[Matrix | None]) -> list[Layout]:
+        return [Layout(matrix, self.now.block_size) for matrix in matrices]
+
+    def _momentum(self, x: Array, mu: Array) -> Array:
+        return moment(scalar_like(self.now.b1, x), mu.astype(x.dtype), x).astype(mu.dtype)
 
     def with_bases(self, matrices: list[Matrix | None], leaves: list[_Leaf], count: Array) -> list[_Leaf]:
         """The leaves with new bases, if these are due."""
@@ -223,7 +221,7 @@ class _Rule(NamedTuple):
 
         def fresh() -> list[Array]:
             products = [self._apart(matrices[i], side, getattr(leaves[i], side)) for i, side in places]
-            return [basis for (basis,) in in_batches(widely(self._basis), products, bases)]
+            return [basis for (basis,) in in_batches(over_devices(widely(self._basis)), products, bases)]
 
         new = list(leaves)
         for (i, side), basis in zip(places, cond(self._is_due(count), fresh, lambda: bases), strict=True):
@@ -249,28 +247,35 @@ class _Rule(NamedTuple):
         b2, eps, t = (scalar_like(y, x) for y in (self.now.b2, self.now.eps, self.t))
         return (qr_iterations(x / bias_of(b2, t) + eps * identities(x), basis, self.now.qr_iterations),)
 
-    def direction(self, matrix: Matrix | None, g: Array, mu: Array, s: _Leaf) -> tuple[Array, _Leaf]:
-        """The direction, and the state with the new second moment.
+    def directions(
+        self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf], after: list[_Leaf]
+    ) -> list[tuple[Array, _Leaf]]:
+        """The direction of each leaf, and its state with the new second moment.
 
         Args:
-            matrix: how the leaf is a matrix.
-            g: its gradient.
-            mu: the momentum before.
-            s: its state, with the new bases.
+            matrices: how leaves are matrices.
+            leaves: the gradients.
+            before: the states with the momentum before.
+            after: the states with the new bases.
         """
-        x = g.astype(at_least_float32(g.dtype))
-        b2, eps, t = (scalar_like(y, x) for y in (self.now.b2, self.now.eps, self.t))
-        nu = accumulated(b2, s.nu, abs_sq(self._turned(rotated, matrix, x, s)))
-        u = self._turned(rotated, matrix, momentum(self.now, self.t, g, mu), s)
-        u = u / (_above_rounding(matrix, safe_sqrt(nu / bias_of(b2, t))) + eps)
-        return self._turned(rotated_back, matrix, u, s).astype(g.dtype), s._replace(nu=nu.astype(s.nu.dtype))
+        filtered, scaled = jax.jit(self._filtered), jax.jit(self._scaled, static_argnums=0)
+        layouts = self._layouts(matrices)
+        pairs = [filtered(g, s.mu) for g, s in zip(leaves, before, strict=True)]
+        pairs = turned(rotated, layouts, pairs, after)
+        found = [scaled(m, *xs, s.nu) for m, xs, s in zip(matrices, pairs, after, strict=True)]
+        out = turned(rotated_back, layouts, [(u,) for u, _ in found], after)
+        rows = zip(out, found, leaves, after, strict=True)
+        return [(u.astype(g.dtype), s._replace(nu=nu)) for (u,), (_, nu), g, s in rows]
 
-    def _turned(self, turn: Any, matrix: Matrix | None, x: Array, s: _Leaf) -> Array:
-        """An array into the bases of its blocks, or back."""
-        if matrix is None:
-            return x
-        y = turn(blocks(matrix.of(x), self.now.block_size), s.left_basis, s.right_basis)
-        return matrix.back(unblocked(y, matrix.size))
+    def _filtered(self, g: Array, mu: Array) -> tuple[Array, Array]:
+        """The gradient and the momentum to project."""
+        return g.astype(at_least_float32(g.dtype)), momentum(self.now, self.t, g, mu)
+
+    def _scaled(self, matrix: Matrix | None, x: Array, mu: Array, nu: Array) -> tuple[Array, Array]:
+        """The direction in the bases, and the new second moment."""
+        b2, eps, t = (scalar_like(y, x) for y in (self.now.b2, self.now.eps, self.t))
+        new = accumulated(b2, nu, abs_sq(x))
+        return mu / (_above_rounding(matrix, safe_sqrt(new / bias_of(b2, t))) + eps), new.astype(nu.dtype)
 
 
 def _above_rounding(matrix: Matrix | None, root: Array) -> Array:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._support.arithmetic import abs_sq, at_least_float32, beside, dtype_for
@@ -65,10 +64,9 @@ def accumulated(decay: Array, total: Array, x: Array) -> Array:
     return decay * total + jnp.where(decay < 1, 1 - decay, 1.0) * x
 
 
-def gathered(decay: Array, total: Array, x: Array, side: Side) -> Array:
-    """Return the average or the sum of outer products with that of another array; it keeps its dtype."""
-    x = x.astype(jnp.promote_types(x.dtype, total.dtype))
-    return accumulated(decay, total, outer_product(x, side)).astype(total.dtype)
+def averaged(decay: Array, total: Array, x: Array) -> Array:
+    """Return the average or the sum with one more outer product; it keeps its dtype."""
+    return accumulated(decay, total, x).astype(total.dtype)
 
 
 def applied(x: Array, matrix: Array | None, side: Side) -> Array:
@@ -204,7 +202,7 @@ def in_batches(
     Args:
         function: of one array of each list, with one batch axis, which returns arrays with that axis first. What it
             decomposes or divides by triangular matrices depends on its first argument, and its first result on that.
-        lists: arrays of matrices on the last two axes, of equal shapes at one place.
+        lists: arrays of matrices on the last two axes, with the same axes before these at one place.
         after: results of other batches in the same program, for which the first one waits.
     """
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
@@ -314,49 +312,3 @@ def _inverse_power_jvp(primals, tangents):
     inside += diagonal[..., None, :].astype(x.dtype) * identities(x)
     root = product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
     return root, product(vectors, product(inside, adjoint(vectors)))
-
-
-def blocks(x: Array, size: int) -> Array:
-    """Divide matrices into blocks: the axes of the rows and the columns of blocks, before those within a block.
-
-    Where a side is no multiple of the size of its blocks, the last ones are filled up with zeros.
-
-    Args:
-        x: the matrices.
-        size: the longest side of a block.
-    """
-    *batch, rows, columns = x.shape
-    (m, r), (n, c) = _divided(rows, size), _divided(columns, size)
-    padding = [(0, 0)] * len(batch) + [(0, m * r - rows), (0, n * c - columns)]
-    x = jnp.pad(x, padding) if m * r > rows or n * c > columns else x
-    return jnp.swapaxes(x.reshape(*batch, m, r, n, c), -3, -2)
-
-
-def unblocked(x: Array, shape: tuple[int, int]) -> Array:
-    """Return the matrices that were divided into blocks.
-
-    Args:
-        x: the blocks.
-        shape: the number of rows and columns of a matrix.
-    """
-    *batch, m, n, r, c = x.shape
-    return jnp.swapaxes(x, -3, -2).reshape(*batch, m * r, n * c)[..., : shape[0], : shape[1]]
-
-
-def padding(shape: tuple[int, int], size: int, side: Side) -> np.ndarray:
-    """Return which rows or columns of the blocks fill them up, with the axes of blocks before it.
-
-    Args:
-        shape: the number of rows and columns of a matrix.
-        size: the longest side of a block.
-        side: whether rows or columns.
-    """
-    length = shape[SIDES.index(side)]
-    number, within = _divided(length, size)
-    filled = (np.arange(number * within) >= length).reshape(number, within)
-    return filled[:, None] if side == "left" else filled[None]
-
-
-def _divided(length: int, size: int) -> tuple[int, int]:
-    """The number of blocks along a side, and their length."""
-    return max(-(-length // size), 1), min(length, size)

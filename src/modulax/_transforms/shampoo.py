@@ -21,22 +21,20 @@ from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..numerics._norms import safe_norm
+from .blocks import Layout, Leaf, gathered, on_blocks
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
     applied,
-    blocks,
     by_field,
     by_leaf,
     dtype_of_products,
-    gathered,
     in_batches,
     inverse_root,
     sides_in,
-    unblocked,
     widely,
 )
-from .spread import tree_on_auto_axes
+from .spread import over_devices, tree_on_auto_axes
 
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
 
@@ -182,11 +180,10 @@ class ScaleByShampoo(AbstractContainer):
         count = safe_increment(state.count)
         rule = _Rule(now, count.astype(float), _is_due(now, count, state.has_roots))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            gather, direct = (jax.jit(function, static_argnums=0) for function in (rule.gathered, rule.direction))
-            after = [gather(*row) for row in zip(matrices, leaves, before, strict=True)]
+            after = rule.gathered(matrices, leaves, before)
             after = rule.with_roots(matrices, after)
             filtered = [momentum(now, rule.t, g, s.mu) for g, s in zip(leaves, before, strict=True)]
-            found = [direct(*row) for row in zip(matrices, filtered, after, strict=True)]
+            found = rule.directions(matrices, filtered, after)
         norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
         with jax.numpy_dtype_promotion("standard"):
             has_roots = state.has_roots | rule.is_due
@@ -202,18 +199,13 @@ class ScaleByShampoo(AbstractContainer):
 
     def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
         plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
-        shape = jax.eval_shape(lambda x: _blocks(self, matrix, x), plain).shape
+        shape = jax.eval_shape(Layout(matrix, self.block_size).of, plain).shape
         dtype = dtype_of_products(p, self.preconditioner_dtype)
         sides = [(*shape[:-2], n, n) for n in shape[-2:]]
         zeros = [jnp.zeros(side, dtype) for side in sides]
         ones = [jnp.broadcast_to(jnp.eye(side[-1], dtype=dtype), side) for side in sides]
         right = (None, None) if matrix is None else (zeros[1], ones[1])
         return _Leaf(zeros_in(p, at_least_float32(p.dtype)), zeros[0], right[0], ones[0], right[1])
-
-
-def _blocks(now: ScaleByShampoo, matrix: Matrix | None, x: Array) -> Array:
-    """The blocks of a matrix; anything else is one column."""
-    return blocks(x.reshape(x.size, 1) if matrix is None else matrix.of(x), now.block_size)
 
 
 def _is_due(now: ScaleByShampoo, count: Array, has_roots: Array) -> Array:
@@ -260,16 +252,19 @@ class _Rule(NamedTuple):
     t: Array
     is_due: Array
 
-    def gathered(self, matrix: Matrix | None, g: Array, s: _Leaf) -> _Leaf:
-        """The state with the new momentum and outer products."""
-        x = g.astype(at_least_float32(g.dtype))
-        b1, b2 = scalar_like(self.now.b1, x), scalar_like(self.now.b2, x)
-        y = _blocks(self.now, matrix, x)
-        other = (s.right_root, s.left_root) if self.now.kl and matrix is not None else (None, None)
-        s = s._replace(left=gathered(b2, s.left, applied(y, other[0], "right"), "left"))
-        if s.right is not None:
-            s = s._replace(right=gathered(b2, s.right, applied(y, other[1], "left"), "right"))
-        return s._replace(mu=moment(b1, s.mu.astype(x.dtype), x).astype(s.mu.dtype))
+    def gathered(self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]) -> list[_Leaf]:
+        """The state of all leaves with the new momentum and outer products."""
+        xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
+        roots = [(s.left_root, s.right_root) if self.now.kl and s.right is not None else (None, None) for s in before]
+        after = gathered(self.now.b2, self._layouts(matrices), xs, before, roots)
+        add = jax.jit(self._momentum)
+        return [s._replace(mu=add(x, s.mu)) for x, s in zip(xs, after, strict=True)]
+
+    def _layouts(self, matrices: list[Matrix | None]) -> list[Layout]:
+        return [Layout(matrix, self.now.block_size) for matrix in matrices]
+
+    def _momentum(self, x: Array, mu: Array) -> Array:
+        return moment(scalar_like(self.now.b1, x), mu.astype(x.dtype), x).astype(mu.dtype)
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
@@ -282,7 +277,7 @@ class _Rule(NamedTuple):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
-                root = widely(self._root(exponent, 2 if is_matrix else 1))
+                root = over_devices(widely(self._root(exponent, 2 if is_matrix else 1)))
                 roots = in_batches(root, products, after=[x for (x,) in roots])
                 new |= {place: root for place, (root,) in zip(own, roots, strict=True)}
             return list(new.values())
@@ -301,9 +296,12 @@ class _Rule(NamedTuple):
 
         return root
 
-    def direction(self, matrix: Matrix | None, x: Array, s: _Leaf) -> Array:
-        """The momentum between the roots."""
-        y = applied(applied(_blocks(self.now, matrix, x), s.left_root, "left"), s.right_root, "right")
-        shape = (x.size, 1) if matrix is None else matrix.size
-        y = unblocked(y, shape)
-        return y.reshape(x.shape) if matrix is None else matrix.back(y)
+    def directions(self, matrices: list[Matrix | None], leaves: list[Array], after: list[_Leaf]) -> list[Array]:
+        """The momentum of each leaf between the roots."""
+        rows = zip(self._layouts(matrices), leaves, after, strict=True)
+        given = [Leaf(None, layout, (x,), (s.left_root, s.right_root)) for layout, x, s in rows]
+        return [u for (u,) in on_blocks(_between, given)]
+
+
+def _between(_: None, x: Array, left: Array | None, right: Array | None) -> tuple[Array]:
+    return (applied(applied(x, left, "left"), right, "right"),)

@@ -1,7 +1,7 @@
 """The direction of SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
 
 import dataclasses
-import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -30,16 +30,15 @@ from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
 from ..numerics._norms import safe_root_mean_squares
+from .blocks import Layout, Leaf, gathered, on_blocks, turned
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
     SIDES,
-    Side,
     by_field,
     by_leaf,
     dtype_of_products,
     eigenbasis,
-    gathered,
     in_batches,
     in_order,
     next_eigenbasis,
@@ -48,7 +47,7 @@ from .outer_products import (
     sides_in,
     widely,
 )
-from .spread import tree_on_auto_axes
+from .spread import over_devices, tree_on_auto_axes
 
 _LEAST = 1e-30  # added to the root of the mean square that a direction is divided by
 
@@ -159,15 +158,12 @@ class ScaleBySOAP(AbstractTransform):
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
         before, rebuild = by_leaf(_Leaf, state, updates, "ScaleBySOAP.update")
-        t = state.count.astype(float)
-        # The first call changes no moment.
-        step = jax.jit(functools.partial(_step, now, jnp.maximum(t, 1.0), is_first), static_argnums=0)
+        rule = _Rule(now, jnp.maximum(state.count.astype(float), 1.0), is_first)  # the first call changes no moment
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            moved = [step(*row) for row in zip(matrices, leaves, before, strict=True)]
-            after = [leaf for _, leaf in moved]
+            directions, after = rule.moved(matrices, leaves, before)
             after = _with_bases(matrices, after, is_first | is_due(state.count, now.precondition_frequency), is_first)
         new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
-        return treedef.unflatten([u for u, _ in moved]), new
+        return treedef.unflatten(directions), new
 
     def at(self, state: SOAPState) -> "ScaleBySOAP":
         """Return the transform with every schedule replaced by its value at the next step.
@@ -191,27 +187,47 @@ class ScaleBySOAP(AbstractTransform):
         return _Leaf(zeros_in(p, None), abs_sq(zeros), *sides, *sides)
 
 
-def _step(
-    now: ScaleBySOAP, t: Array, is_first: Array, matrix: Matrix | None, g: Array, s: _Leaf
-) -> tuple[Array, _Leaf]:
-    """The direction of one leaf, and its new moments and outer products."""
-    x = g.astype(at_least_float32(g.dtype))
-    b1, b2, eps, t = (scalar_like(y, x) for y in (now.b1, now.b2, now.eps, t))
-    turned = x if matrix is None else matrix.back(rotated(matrix.of(x), s.left_basis, s.right_basis))
-    mu, nu = moment(b1, s.mu.astype(x.dtype), turned), moment(b2, s.nu, abs_sq(turned))
-    u = mu / (safe_sqrt(nu) + eps)
-    u = safe_sqrt(bias(b2, t)) / bias(b1, t) * u if now.correct_bias else u
-    if matrix is not None:
-        u = matrix.back(rotated_back(matrix.of(u), s.left_basis, s.right_basis))
-        beta = b2 if now.shampoo_beta is None else scalar_like(now.shampoo_beta, x)
-        products = {
-            side: gathered(beta, old, matrix.of(x), side) for side in SIDES if (old := getattr(s, side)) is not None
-        }
-        s = s._replace(**products)
-    if now.normalize_grads:
-        u = u / (_LEAST + safe_root_mean_squares(u, 0.0))
-    kept = [jnp.where(is_first, old, new.astype(old.dtype)) for old, new in ((s.mu, mu), (s.nu, nu))]
-    return jnp.where(is_first, 0, u).astype(g.dtype), s._replace(mu=kept[0], nu=kept[1])
+class _Rule(NamedTuple):
+    """The step before the bases are improved.
+
+    Args:
+        now: the transform, with numbers in the place of schedules.
+        t: the number of updates, this one included.
+        is_first: whether this is the first call.
+    """
+
+    now: ScaleBySOAP
+    t: Array
+    is_first: Array
+
+    def moved(
+        self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]
+    ) -> tuple[list[Array], list[_Leaf]]:
+        """The directions of all leaves, and their new moments and outer products."""
+        layouts = [Layout(matrix) for matrix in matrices]
+        scaled, finished = jax.jit(self._scaled), jax.jit(self._finished)
+        xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
+        found = turned(rotated, layouts, [(x,) for x in xs], before)
+        found = [scaled(x, s.mu, s.nu) for (x,), s in zip(found, before, strict=True)]
+        out = turned(rotated_back, layouts, [(u,) for u, *_ in found], before)
+        beta = self.now.b2 if self.now.shampoo_beta is None else self.now.shampoo_beta
+        after = gathered(beta, layouts, xs, before)
+        after = [s._replace(mu=mu, nu=nu) for s, (_, mu, nu) in zip(after, found, strict=True)]
+        return [finished(u, g) for (u,), g in zip(out, leaves, strict=True)], after
+
+    def _scaled(self, x: Array, mu: Array, nu: Array) -> tuple[Array, Array, Array]:
+        """The direction in the bases, and the new moments."""
+        b1, b2, eps, t = (scalar_like(y, x) for y in (self.now.b1, self.now.b2, self.now.eps, self.t))
+        new_mu, new_nu = moment(b1, mu.astype(x.dtype), x), moment(b2, nu, abs_sq(x))
+        u = new_mu / (safe_sqrt(new_nu) + eps)
+        u = safe_sqrt(bias(b2, t)) / bias(b1, t) * u if self.now.correct_bias else u
+        kept = [jnp.where(self.is_first, old, new.astype(old.dtype)) for old, new in ((mu, new_mu), (nu, new_nu))]
+        return u, kept[0], kept[1]
+
+    def _finished(self, u: Array, g: Array) -> Array:
+        if self.now.normalize_grads:
+            u = u / (_LEAST + safe_root_mean_squares(u, 0.0))
+        return jnp.where(self.is_first, 0, u).astype(g.dtype)
 
 
 def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: Array, is_first: Array) -> list[_Leaf]:
@@ -224,26 +240,31 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: A
     bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
 
     # Nothing else, because XLA for GPU copies what a branch returns unchanged.
-    def turned(leaf: _Leaf) -> _Turned:
-        return _Turned(*(getattr(leaf, name) for name in _Turned._fields))
+    def before() -> list[_Turned]:
+        return [_Turned(*(getattr(leaves[i], name) for name in _Turned._fields)) for i in indices]
 
     def basis_of(x: Array, basis: Array) -> tuple[Array, Array]:
         return cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
 
     def improved() -> list[_Turned]:
-        new: list[dict[str, Array]] = [{} for _ in leaves]
-        orders: list[dict[Side, Array]] = [{} for _ in leaves]
-        for (i, side), (basis, order) in zip(places, in_batches(widely(basis_of), products, bases), strict=True):
-            new[i][f"{side}_basis"], orders[i][side] = basis, order
-        carry = jax.jit(_carried, static_argnums=0)  # traced once for each shape
-        rows = [(matrices[i], leaves[i], leaves[i]._replace(**new[i]), orders[i]) for i in indices]
-        return [turned(carry(*row)) for row in rows]
+        found = in_batches(over_devices(widely(basis_of)), products, bases)
+        new = dict(zip(places, found, strict=True))
+        sides = [[new.get((i, side), (None, None)) for side in SIDES] for i in indices]
+        rows = list(zip(indices, sides, strict=True))
+        moments = on_blocks(_carried, [_leaf(matrices[i], leaves[i], pairs) for i, pairs in rows])
+        return [_Turned(mu, nu, left, right) for (mu, nu), ((left, _), (right, _)) in zip(moments, sides, strict=True)]
 
     out = list(leaves)
-    found = cond(is_wanted, improved, lambda: [turned(leaves[i]) for i in indices])
-    for i, new in zip(indices, found, strict=True):
+    for i, new in zip(indices, cond(is_wanted, improved, before), strict=True):
         out[i] = out[i]._replace(**new._asdict())
     return out
+
+
+def _leaf(matrix: Matrix | None, s: _Leaf, new: Sequence[Sequence[Array | None]]) -> Leaf:
+    """The arguments of `_carried`, from the state and the new bases with the order of the old vectors in them."""
+    (left, left_order), (right, right_order) = new
+    orders = [None if order is None else order[..., None] for order in (left_order, right_order)]
+    return Leaf(None, Layout(matrix), (s.mu, s.nu), (s.left_basis, s.right_basis, left, right, *orders))
 
 
 def _first_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
@@ -251,12 +272,10 @@ def _first_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
     return eigenbasis(x), jnp.broadcast_to(jnp.arange(basis.shape[-1]), basis.shape[:-1])
 
 
-def _carried(matrix: Matrix, old: _Leaf, new: _Leaf, orders: dict[Side, Array]) -> _Leaf:
-    """The leaf with its first moment in the new bases, and the entries of the second one in the new order."""
-    mu = matrix.of(old.mu.astype(at_least_float32(old.mu.dtype)))
-    mu = rotated_back(mu, old.left_basis, old.right_basis)
-    mu = rotated(mu, new.left_basis, new.right_basis)
-    nu = matrix.of(old.nu)
-    for side, order in orders.items():
-        nu = in_order(nu, order, side)
-    return new._replace(mu=matrix.back(mu).astype(old.mu.dtype), nu=matrix.back(nu))
+def _carried(_: None, mu: Array, nu: Array, *factors: Array | None) -> tuple[Array, Array]:
+    """The first moment in new bases, and the entries of the second one in their order."""
+    left, right, new_left, new_right, *orders = factors
+    x = rotated_back(mu.astype(at_least_float32(mu.dtype)), left, right)
+    for side, order in zip(SIDES, orders, strict=True):
+        nu = nu if order is None else in_order(nu, order[..., 0], side)
+    return rotated(x, new_left, new_right).astype(mu.dtype), nu

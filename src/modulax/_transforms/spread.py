@@ -6,8 +6,9 @@ ones. Batching gains nothing for large ones and takes memory, so that a batch of
 
 Over a mesh (`_Spread`), each device computes whole matrices of a batch. `jax.shard_map` asks for that, and the compiler
 moves the matrices to the devices and back by an all-to-all, wherever they are divided. If a batch has fewer matrices
-than there are devices, groups of devices share a matrix along its longer side (`linalg._parts`). All this happens on
-`Auto` axes; `on_auto_axes` leads there from explicit ones.
+than there are devices, groups of devices share a matrix along its longer side (`linalg._parts`). `over_devices` is the
+same for functions of several arrays, such as blocks and their factors. All this happens on `Auto` axes; `on_auto_axes`
+leads there from explicit ones.
 """
 
 import collections
@@ -67,6 +68,63 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
         for i, result in zip(places, results, strict=True):
             out[i] = result
     return out
+
+
+def over_devices(
+    function: Callable[..., tuple[Array, ...]], axes: Sequence[int] = (), to: int = 1
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of batches of matrices, of which each device of a mesh computes a part.
+
+    A matrix is divided over all devices along one axis before and after that, if their number divides it. Then all
+    arrays move by an all-to-all, and each device has as much of them as of the others at any time.
+
+    Args:
+        function: of arrays with one batch axis, which returns arrays with that axis first.
+        axes: the axis of each argument that is divided before; by default, it is 1.
+        to: the axis of each result that is divided after.
+    """
+
+    def computed(*xs: Array) -> tuple[Array, ...]:
+        devices, count = _Spread.of(xs[0], None, ""), len(xs[0])
+        if devices.count == 1 or count < 2:
+            return function(*xs)
+        size = -(-count // devices.count)
+        results = jax.eval_shape(function, *(jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in xs))
+        every = (*axes, *[1] * (len(xs) - len(axes)), *[to] * len(results))
+        specs = [devices.along(axis, x) for axis, x in zip(every, (*xs, *results), strict=True)]
+
+        def moved(*xs: Array) -> tuple[Array, ...]:
+            ys = function(*devices.exchanged(xs, specs[: len(xs)], 0))
+            return devices.exchanged(ys, specs[len(xs) :], 1)
+
+        missing = size * devices.count - count
+        padded = [jnp.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)]) if missing else x for x in xs]
+        ys = jax.shard_map(
+            moved,
+            mesh=devices.mesh,
+            in_specs=tuple(specs[: len(xs)]),
+            out_specs=tuple(specs[len(xs) :]),
+            axis_names=set(devices.axes),
+            check_vma=False,
+        )(*padded)
+        return tuple(y[:count] for y in ys)
+
+    return computed
+
+
+def number_of_devices(x: Array) -> int:
+    """Return the number of devices of the mesh on which an array is: those that work on a part of it."""
+    return _Spread.of(x, None, "").count
+
+
+def divided_along(x: Array, axis: int) -> Array:
+    """Return an array of matrices which is divided over all devices of its mesh along an axis, if they divide it."""
+    devices = _Spread.of(x, None, "")
+    if devices.count == 1 or x.shape[axis] % devices.count:
+        return x
+    spec = [None] * x.ndim
+    spec[axis] = devices.axes  # pyright: ignore
+    return jax.lax.with_sharding_constraint(x, NamedSharding(devices.mesh, PartitionSpec(*spec)))  # pyright: ignore
 
 
 def _in_batches(
@@ -160,6 +218,21 @@ class _Spread:
         ends = list(itertools.accumulate(map(len, stacks)))
         parts = [_Run(0, end - len(x), end).of(y) for x, end in zip(stacks, ends, strict=True)]
         return [self.one_by_one(_oriented(part, x.shape[-2:])) for part, x in zip(parts, stacks, strict=True)]
+
+    def along(self, axis: int, x: Any) -> PartitionSpec:
+        """How an array is divided along an axis over the devices; along the first one if they don't divide it."""
+        is_even = x.shape[axis] % self.count == 0 and x.shape[axis] > 0
+        return PartitionSpec(*[None] * axis, self.axes) if is_even else PartitionSpec(self.axes)
+
+    def exchanged(self, xs: Sequence[Array], specs: Sequence[PartitionSpec], into: int) -> tuple[Array, ...]:
+        """On one device: parts of all matrices become some matrices (0), or the other way around (1)."""
+        done: list[Array] = []
+        for x, spec in zip(xs, specs, strict=True):
+            if axis := len(spec) - 1:
+                split, joined = (axis, 0) if into else (0, axis)
+                x = exchange(x, self.axes, (tuple(range(self.count)),), split, joined)
+            done.append(x)
+        return tuple(done)
 
     def one_by_one(self, x: Array) -> Array:
         """Matrices of which no device has only some. Else the compiler may move them before they are cut and joined."""
