@@ -23,6 +23,7 @@ from .outer_products import SIDES, Side, applied, averaged, in_batches, outer_pr
 from .spread import divided_along, number_of_devices, over_devices
 
 T = TypeVar("T", bound=Any)  # a NamedTuple: what the state has of one leaf
+R = TypeVar("R")
 Function = Callable[..., tuple[Array, ...]]  # of something static, blocks and factors
 
 _ROUNDS = 4  # blocks for each device, with which a rest that only some devices have is small
@@ -100,6 +101,29 @@ def on_blocks(function: Function, leaves: Sequence[Leaf], *, to_factors: bool = 
             for i, result in zip(batch, before, strict=True):
                 out[i] = result
     return out
+
+
+def leaf_by_leaf(
+    function: Callable[..., Sequence[R]], matrices: Sequence[Matrix | None], *lists: Sequence[Any]
+) -> Sequence[R]:
+    """Call a function of the lists of what all leaves have, which returns a list with an entry for each of them.
+
+    On one device, it is called with one leaf at a time, so that leaves of one kind are traced once.
+
+    Args:
+        function: of `matrices` and the other lists.
+        matrices: how leaves are matrices.
+        lists: arrays for each leaf, and then anything else.
+    """
+    if any(number_of_devices(x) > 1 for x in lists[0]):
+        return function(matrices, *lists)
+
+    def alone(matrix: Matrix | None, *row: Any) -> R:
+        (result,) = function([matrix], *([x] for x in row))
+        return result
+
+    compiled = jax.jit(alone, static_argnums=0)
+    return [compiled(*row) for row in zip(matrices, *lists, strict=True)]
 
 
 def turned(

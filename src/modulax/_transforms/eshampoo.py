@@ -28,7 +28,7 @@ from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
-from .blocks import Layout, gathered, padding, turned
+from .blocks import Layout, gathered, leaf_by_leaf, padding, turned
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
@@ -157,9 +157,9 @@ class ScaleByEShampoo(AbstractTransform):
         count = safe_increment(state.count)
         rule = _Rule(resolve(self, state.count), count.astype(float))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            after = rule.gathered(matrices, leaves, before)
+            after = list(leaf_by_leaf(rule.gathered, matrices, leaves, before))
             after = rule.with_bases(matrices, after, count)
-            found = rule.directions(matrices, leaves, before, after)
+            found = leaf_by_leaf(rule.directions, matrices, leaves, before, after)
         new = EShampooState(*by_field([s for _, s in found], rebuild), count=count)
         return treedef.unflatten([u for u, _ in found]), new
 

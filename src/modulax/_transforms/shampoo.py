@@ -21,7 +21,7 @@ from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..numerics._norms import safe_norm
-from .blocks import Layout, Leaf, gathered, on_blocks
+from .blocks import Layout, Leaf, gathered, leaf_by_leaf, on_blocks
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
@@ -180,10 +180,10 @@ class ScaleByShampoo(AbstractContainer):
         count = safe_increment(state.count)
         rule = _Rule(now, count.astype(float), _is_due(now, count, state.has_roots))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            after = rule.gathered(matrices, leaves, before)
+            after = list(leaf_by_leaf(rule.gathered, matrices, leaves, before))
             after = rule.with_roots(matrices, after)
             filtered = [momentum(now, rule.t, g, s.mu) for g, s in zip(leaves, before, strict=True)]
-            found = rule.directions(matrices, filtered, after)
+            found = leaf_by_leaf(rule.directions, matrices, filtered, after)
         norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
         with jax.numpy_dtype_promotion("standard"):
             has_roots = state.has_roots | rule.is_due

@@ -30,7 +30,7 @@ from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
 from ..numerics._norms import safe_root_mean_squares
-from .blocks import Layout, Leaf, gathered, on_blocks, turned
+from .blocks import Layout, Leaf, gathered, leaf_by_leaf, on_blocks, turned
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
@@ -160,10 +160,11 @@ class ScaleBySOAP(AbstractTransform):
         before, rebuild = by_leaf(_Leaf, state, updates, "ScaleBySOAP.update")
         rule = _Rule(now, jnp.maximum(state.count.astype(float), 1.0), is_first)  # the first call changes no moment
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            directions, after = rule.moved(matrices, leaves, before)
+            moved = leaf_by_leaf(rule.moved, matrices, leaves, before)
+            after = [s for _, s in moved]
             after = _with_bases(matrices, after, is_first | is_due(state.count, now.precondition_frequency), is_first)
         new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
-        return treedef.unflatten(directions), new
+        return treedef.unflatten([u for u, _ in moved]), new
 
     def at(self, state: SOAPState) -> "ScaleBySOAP":
         """Return the transform with every schedule replaced by its value at the next step.
@@ -202,8 +203,8 @@ class _Rule(NamedTuple):
 
     def moved(
         self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]
-    ) -> tuple[list[Array], list[_Leaf]]:
-        """The directions of all leaves, and their new moments and outer products."""
+    ) -> list[tuple[Array, _Leaf]]:
+        """The directions of all leaves, and their states with new moments and outer products."""
         layouts = [Layout(matrix) for matrix in matrices]
         scaled, finished = jax.jit(self._scaled), jax.jit(self._finished)
         xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
@@ -212,8 +213,8 @@ class _Rule(NamedTuple):
         out = turned(rotated_back, layouts, [(u,) for u, *_ in found], before)
         beta = self.now.b2 if self.now.shampoo_beta is None else self.now.shampoo_beta
         after = gathered(beta, layouts, xs, before)
-        after = [s._replace(mu=mu, nu=nu) for s, (_, mu, nu) in zip(after, found, strict=True)]
-        return [finished(u, g) for (u,), g in zip(out, leaves, strict=True)], after
+        rows = zip(out, leaves, after, found, strict=True)
+        return [(finished(u, g), s._replace(mu=mu, nu=nu)) for (u,), g, s, (_, mu, nu) in rows]
 
     def _scaled(self, x: Array, mu: Array, nu: Array) -> tuple[Array, Array, Array]:
         """The direction in the bases, and the new moments."""
