@@ -119,12 +119,5 @@ def pods(words: list[str], failures: list[str]) -> str:
         of_share = f"{share:.2f}" if pod.share else ""
         mesh = f"{pod.topology}, " + " × ".join(f"{axis} {size}" for axis, size in pod.mesh.items())
         rows.append([f"{pod.name}; {mesh}", moved, f"{temp:.0f}", f"{sent:.3f}", kinds, of_share])
-    head = [
-        "1.3 billion parameters, or as said",
-        "bytes, × ideal",
-        "temp, MiB",
-        "GB sent",
-        "transfers",
-        "products, × share",
-    ]
-    return table(head, rows)
+    figures = ["bytes, × ideal", "temp, MiB", "GB sent", "transfers", "products, × share"]
+    return table(["1.3 billion parameters, or as said", *figures], rows)
