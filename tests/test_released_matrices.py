@@ -197,6 +197,7 @@ GROUPS: dict[str, dict[str, Case]] = {
     "MARSM": {
         "MARSM/default": Case(lambda: mx.MARSM(0.05), MATRICES),
         "MARSM/all": Case(lambda: mx.MARSM(0.1, 0.8, 0.1, weight_decay=0.2, ns_steps=4), MATRICES),
+        "MARSM/exact": Case(lambda: mx.MARSM(0.05, exact=True), MATRICES),
         "MARSM/tall": Case(lambda: mx.MARSM(0.05, gamma=0.05), MATRICES),
     },
     "Scion": {

@@ -34,10 +34,11 @@ class MARSM(AbstractOptimizer):
     \end{aligned}
     $$
 
-    for a matrix of $m$ rows and $n$ columns, with $g_t$ the gradient at $w_t$, $g_0 = 0$ and $m_0 = 0$. This is the
-    approximate form, in which $g_{t-1}$ is the gradient of the last batch at the last parameters. $U V^\top$ is
-    approximated by a Newton-Schulz iteration, as in `Muon`. Which parameters are matrices is found by `roles`, as in
-    `Muon`, and all other parameters are trained by AdamW.
+    for a matrix of $m$ rows and $n$ columns, with $g_t$ the gradient at $w_t$, $g_0 = 0$ and $m_0 = 0$. By default,
+    $g_{t-1}$ is the gradient of the last batch at the last parameters. With `exact=True`, it is the gradient of this
+    batch at the last parameters, an argument of `update`: `previous_grad`. $U V^\top$ is approximated by a
+    Newton-Schulz iteration, as in `Muon`. Which parameters are matrices is found by `roles`, as in `Muon`, and all
+    other parameters are trained by AdamW.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -64,6 +65,7 @@ class MARSM(AbstractOptimizer):
             `AddDecayedWeights(cautious=True)`.
         dtype: dtype of the matrices within the Newton-Schulz iteration, as in `ScaleByMuon`.
         over: axes of the mesh over which the iteration is divided, as in `ScaleByMuon`.
+        exact: whether `update` and `step` are given `previous_grad`, as in `ReduceVariance`.
 
     References:
         Liu et al., [MARS-M: When Variance Reduction Meets Matrices](https://arxiv.org/abs/2510.21800), 2025, and the
@@ -93,6 +95,11 @@ class MARSM(AbstractOptimizer):
     cautious_weight_decay: bool = eqx.field(static=True, default=False)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
+    exact: bool = eqx.field(static=True, default=False)
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return ("previous_grad",) if self.exact else ()
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state
@@ -113,5 +120,5 @@ class MARSM(AbstractOptimizer):
             over=self.over,
         )
         shape = ScaleByShape(self.roles, self.consistent_rms, per_head=self.per_head)
-        correction = ReduceVariance(self.gamma, self.beta, self.max_norm)
+        correction = ReduceVariance(self.gamma, self.beta, self.max_norm, exact=self.exact)
         return beside_adamw(self, self.roles, correction, muon, shape, eps=self.adam_eps)
