@@ -1,7 +1,9 @@
 """Laws of the optimizers that precondition both sides of a matrix: SOAP, EShampoo, Shampoo, KL-Shampoo and Kron."""
 
+import functools
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
+from modulax._transforms import spread
 
 ROTATED = {
     "SOAP": mx.SOAP(0.05, precondition_frequency=2),
@@ -162,3 +165,23 @@ def test_calls_of_lapack_wait_for_one_another(optimizer: Any):
     params = {"matrix": jnp.ones((3, 4)), "wide": jnp.ones((2, 7)), "vector": jnp.ones(5), "other": jnp.ones(6)}
     program = jax.make_jaxpr(optimizer.update)(params, optimizer.init(params))
     assert calls_of_lapack(program.jaxpr) == (6, 6)
+
+
+def test_few_matrices_are_decomposed_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    """The last part is filled up, which no derivative sees."""
+    random = np.random.default_rng(0)
+    grads = [{i: jnp.asarray(random.normal(size=(4, 3)), jnp.float32) for i in range(5)} for _ in range(4)]
+
+    def last(b2: Any, rule: Any) -> Any:
+        updates, state = None, rule.init(grads[0])
+        for g in grads:
+            updates, state = rule.replace(b2=b2).update(g, state)
+        return updates
+
+    for rule in (mx.ScaleByShampoo(b2=0.9, eps=0.1), mx.ScaleBySOAP(precondition_frequency=2)):
+        run = functools.partial(last, rule=rule)
+        whole = jax.jvp(run, (0.9,), (1.0,))
+        with monkeypatch.context() as patch:
+            patch.setattr(spread, "_DECOMPOSED", 4 * 4 * 4 * 4)  # four matrices, or two with their bases
+            assert "scan" in str(jax.make_jaxpr(run)(0.9))
+            chex.assert_trees_all_close(whole, jax.jvp(run, (0.9,), (1.0,)), rtol=1e-4, atol=1e-6)

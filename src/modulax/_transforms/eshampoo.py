@@ -48,7 +48,7 @@ from .outer_products import (
     widely,
 )
 from .shampoo import averages_or_sums, bias_of, first_due, momentum
-from .spread import over_devices, tree_on_auto_axes
+from .spread import decomposed, tree_on_auto_axes
 
 
 class EShampooState(AbstractState):
@@ -221,7 +221,7 @@ class _Rule(NamedTuple):
 
         def fresh() -> list[Array]:
             products = [self._apart(matrices[i], side, getattr(leaves[i], side)) for i, side in places]
-            return [basis for (basis,) in in_batches(over_devices(widely(self._basis)), products, bases)]
+            return [basis for (basis,) in in_batches(decomposed(widely(self._basis)), products, bases)]
 
         new = list(leaves)
         for (i, side), basis in zip(places, cond(self._is_due(count), fresh, lambda: bases), strict=True):

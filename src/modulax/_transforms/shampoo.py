@@ -34,7 +34,7 @@ from .outer_products import (
     sides_in,
     widely,
 )
-from .spread import over_devices, tree_on_auto_axes
+from .spread import decomposed, tree_on_auto_axes
 
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
 
@@ -277,7 +277,7 @@ class _Rule(NamedTuple):
                 own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
                 exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
                 products = [getattr(leaves[i], side) for i, side in own]
-                root = over_devices(widely(self._root(exponent, 2 if is_matrix else 1)))
+                root = decomposed(widely(self._root(exponent, 2 if is_matrix else 1)))
                 roots = in_batches(root, products, after=[x for (x,) in roots])
                 new |= {place: root for place, (root,) in zip(own, roots, strict=True)}
             return list(new.values())

@@ -47,7 +47,7 @@ from .outer_products import (
     sides_in,
     widely,
 )
-from .spread import over_devices, tree_on_auto_axes
+from .spread import decomposed, tree_on_auto_axes
 
 _LEAST = 1e-30  # added to the root of the mean square that a direction is divided by
 
@@ -248,7 +248,7 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: A
         return cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
 
     def improved() -> list[_Turned]:
-        found = in_batches(over_devices(widely(basis_of)), products, bases)
+        found = in_batches(decomposed(widely(basis_of)), products, bases)
         new = dict(zip(places, found, strict=True))
         sides = [[new.get((i, side), (None, None)) for side in SIDES] for i in indices]
         rows = list(zip(indices, sides, strict=True))

@@ -7,8 +7,8 @@ ones. Batching gains nothing for large ones and takes memory, so that a batch of
 Over a mesh (`_Spread`), each device computes whole matrices of a batch. `jax.shard_map` asks for that, and the compiler
 moves the matrices to the devices and back by an all-to-all, wherever they are divided. If a batch has fewer matrices
 than there are devices, groups of devices share a matrix along its longer side (`linalg._parts`). `over_devices` is the
-same for functions of several arrays, such as blocks and their factors. All this happens on `Auto` axes; `on_auto_axes`
-leads there from explicit ones.
+same for functions of several arrays, such as blocks and their factors, and `decomposed` bounds its memory. All this
+happens on `Auto` axes; `on_auto_axes` leads there from explicit ones.
 """
 
 import collections
@@ -35,6 +35,7 @@ Function = Callable[[Array, Parts], Array]  # of a batch of matrices, and of the
 
 _BATCHES = 16  # of all matrices: each batch takes time to compile, and the memory of a few copies of itself
 _SMALL = 8 << 20  # bytes of a batch per device that are not worth dividing
+_DECOMPOSED = 32 << 20  # bytes of matrices that a device decomposes at a time: eigenvectors need many times as much
 
 
 def axis_names(axes: str | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -68,6 +69,30 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
         for i, result in zip(places, results, strict=True):
             out[i] = result
     return out
+
+
+def decomposed(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of batches of matrices that decomposes them, of which each device of a mesh computes a part.
+
+    Each device decomposes some at a time.
+
+    Args:
+        function: of arrays with one batch axis, which returns arrays with that axis first.
+    """
+
+    def computed(*xs: Array) -> tuple[Array, ...]:
+        count, size = len(xs[0]), max(_DECOMPOSED * len(xs[0]) // max(sum(x.nbytes for x in xs), 1), 1)
+        if count <= size:
+            return function(*xs)
+        parts = -(-count // size)
+        each = -(-count // parts)
+        # The last matrices again in place of zeros, whose eigenvectors have no derivatives.
+        padding = [jnp.pad(x, [(0, parts * each - count), *[(0, 0)] * (x.ndim - 1)], mode="edge") for x in xs]
+        rows = [x.reshape(parts, each, *x.shape[1:]) for x in padding]
+        ys = jax.lax.map(lambda row: function(*row), rows)
+        return tuple(y.reshape(-1, *y.shape[2:])[:count] for y in ys)
+
+    return over_devices(computed)
 
 
 def over_devices(
