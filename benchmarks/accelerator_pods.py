@@ -20,19 +20,14 @@ NEWTON_SCHULZ = 24 * 5 * sum(4 * 2048**2 * m + 2 * 2048**3 for m in (6144, 2048,
 
 # Layers of small GPTs for optimizers with decompositions: one of 1024 rows takes minutes to compile.
 BLOCKS, WHOLE = {"layers": gpt(8, 256)["layers"]}, {"layers": gpt(32, 128)["layers"]}
-
-
-def matrices(tree: Any) -> Any:
-    """All arrays but the gains of normalizations."""
-    numbers = mx.MuonDimensionNumbers(-2, -1)
-    return {"layers": {name: None if name == "norm" else numbers for name in tree["layers"]}}
+MATRICES = mx.by_path({"layers.norm": None, "*": mx.MuonDimensionNumbers(-2, -1)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Pod:
     """A step on a mesh, and the most that it may send, store and compute: gigabytes, MiB, and times its share.
 
-    The work that is shared are the operations of `work`, by default of the program for one device.
+    `work` is how many operations the devices share; None for those of the program for one device.
     """
 
     name: str
@@ -63,9 +58,9 @@ class Pod:
         return work / self.devices
 
 
-SHAMPOO = mx.Shampoo(1e-3, b2=0.99, block_size=128, precondition_frequency=10, weight_dimension_numbers=matrices)
-ESHAMPOO = mx.EShampoo(1e-3, block_size=128, weight_dimension_numbers=matrices)
-SOAP = mx.SOAP(1e-3, max_precond_dim=128, weight_dimension_numbers=matrices)
+SHAMPOO = mx.Shampoo(1e-3, b2=0.99, block_size=128, precondition_frequency=10, weight_dimension_numbers=MATRICES)
+ESHAMPOO = mx.EShampoo(1e-3, block_size=128, weight_dimension_numbers=MATRICES)
+SOAP = mx.SOAP(1e-3, max_precond_dim=128, weight_dimension_numbers=MATRICES)
 V5E_16, V5E_256 = ("v5e:4x4", {"data": 16}), ("v5e:16x16", {"data": 256})
 PODS = (
     Pod("AdamW, FSDP", ADAM, *V5E_256, sent=0, temp=1),

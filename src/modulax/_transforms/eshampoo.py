@@ -18,7 +18,6 @@ from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
     is_due,
-    moment,
     safe_increment,
     safe_sqrt,
     scalar_like,
@@ -28,7 +27,7 @@ from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
-from .blocks import Layout, gathered, leaf_by_leaf, padding, turned
+from .blocks import Layout, leaf_by_leaf, padding, turned
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
@@ -47,7 +46,7 @@ from .outer_products import (
     sides_in,
     widely,
 )
-from .shampoo import averages_or_sums, bias_of, first_due, momentum
+from .shampoo import averages_or_sums, bias_of, first_due, momentum, with_gradients
 from .spread import decomposed, tree_on_auto_axes
 
 
@@ -201,16 +200,7 @@ class _Rule(NamedTuple):
 
     def gathered(self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]) -> list[_Leaf]:
         """The state of all leaves with the new momentum and outer products."""
-        xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
-        add = jax.jit(self._momentum)
-        after = gathered(self.now.b2, self._layouts(matrices), xs, before)
-        return [s._replace(mu=add(x, s.mu)) for x, s in zip(xs, after, strict=True)]
-
-    def _layouts(self, matrices: list[Matrix | None]) -> list[Layout]:
-        return [Layout(matrix, self.now.block_size) for matrix in matrices]
-
-    def _momentum(self, x: Array, mu: Array) -> Array:
-        return moment(scalar_like(self.now.b1, x), mu.astype(x.dtype), x).astype(mu.dtype)
+        return with_gradients(self.now, matrices, leaves, before)
 
     def with_bases(self, matrices: list[Matrix | None], leaves: list[_Leaf], count: Array) -> list[_Leaf]:
         """The leaves with new bases, if these are due."""
@@ -259,7 +249,7 @@ class _Rule(NamedTuple):
             after: the states with the new bases.
         """
         filtered, scaled = jax.jit(self._filtered), jax.jit(self._scaled, static_argnums=0)
-        layouts = self._layouts(matrices)
+        layouts = [Layout(matrix, self.now.block_size) for matrix in matrices]
         pairs = [filtered(g, s.mu) for g, s in zip(leaves, before, strict=True)]
         pairs = turned(rotated, layouts, pairs, after)
         found = [scaled(m, *xs, s.nu) for m, xs, s in zip(matrices, pairs, after, strict=True)]

@@ -1,7 +1,8 @@
 """The direction of Shampoo and KL-Shampoo: gradients between inverse roots of the averages of their outer products."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -35,6 +36,8 @@ from .outer_products import (
     widely,
 )
 from .spread import decomposed, tree_on_auto_axes
+
+T = TypeVar("T", bound=Any)  # a NamedTuple: what the state has of one leaf
 
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
 
@@ -239,6 +242,28 @@ def momentum(now: Any, t: Array, g: Array, mu: Array) -> Array:
     return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
 
 
+def with_gradients(
+    now: Any, matrices: Sequence[Matrix | None], leaves: Sequence[Array], before: Sequence[T], roots: Any = None
+) -> list[T]:
+    """Return the states of all leaves with the new momentum and outer products.
+
+    Args:
+        now: the transform, with numbers in the place of schedules.
+        matrices: how leaves are matrices.
+        leaves: the gradients.
+        before: the states before.
+        roots: what is between the matrices in the products, as in `gathered`.
+    """
+
+    def new_momentum(x: Array, mu: Array) -> Array:
+        return moment(scalar_like(now.b1, x), mu.astype(x.dtype), x).astype(mu.dtype)
+
+    xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
+    after = gathered(now.b2, [Layout(matrix, now.block_size) for matrix in matrices], xs, before, roots)
+    add = jax.jit(new_momentum)
+    return [s._replace(mu=add(x, s.mu)) for x, s in zip(xs, after, strict=True)]
+
+
 class _Rule(NamedTuple):
     """The step of one leaf.
 
@@ -254,17 +279,8 @@ class _Rule(NamedTuple):
 
     def gathered(self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]) -> list[_Leaf]:
         """The state of all leaves with the new momentum and outer products."""
-        xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
         roots = [(s.left_root, s.right_root) if self.now.kl and s.right is not None else (None, None) for s in before]
-        after = gathered(self.now.b2, self._layouts(matrices), xs, before, roots)
-        add = jax.jit(self._momentum)
-        return [s._replace(mu=add(x, s.mu)) for x, s in zip(xs, after, strict=True)]
-
-    def _layouts(self, matrices: list[Matrix | None]) -> list[Layout]:
-        return [Layout(matrix, self.now.block_size) for matrix in matrices]
-
-    def _momentum(self, x: Array, mu: Array) -> Array:
-        return moment(scalar_like(self.now.b1, x), mu.astype(x.dtype), x).astype(mu.dtype)
+        return with_gradients(self.now, matrices, leaves, before, roots)
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
@@ -298,8 +314,9 @@ class _Rule(NamedTuple):
 
     def directions(self, matrices: list[Matrix | None], leaves: list[Array], after: list[_Leaf]) -> list[Array]:
         """The momentum of each leaf between the roots."""
-        rows = zip(self._layouts(matrices), leaves, after, strict=True)
-        given = [Leaf(None, layout, (x,), (s.left_root, s.right_root)) for layout, x, s in rows]
+        rows = zip(matrices, leaves, after, strict=True)
+        size = self.now.block_size
+        given = [Leaf(None, Layout(matrix, size), (x,), (s.left_root, s.right_root)) for matrix, x, s in rows]
         return [u for (u,) in on_blocks(_between, given)]
 
 
