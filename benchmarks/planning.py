@@ -117,6 +117,8 @@ CASES = {
     "1B with Muon": (
         Case("AdamW, FSDP", ADAMW, SMALL, "v5e:4x4", {"data": 16}),
         Case("Muon, FSDP", MUON, SMALL, "v5e:4x4", {"data": 16}),
+        Case("Muon in bfloat16, FSDP", MUON.replace(dtype=jnp.bfloat16), SMALL, "v5e:4x4", {"data": 16}),
+        Case("Muon, FSDP", MUON, SMALL, "v5e:16x16", {"data": 256}),
         Case("Muon, FSDP and tensor parallelism", MUON, SMALL, "v5e:16x16", {"data": 32, "model": 8}, over_both),
     ),
     "70B on 512 chips": (

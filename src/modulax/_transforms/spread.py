@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -198,8 +199,15 @@ def _size_of_batch(count: int, devices: int, most: int) -> int:
 
 
 def _batches(counts: Sequence[int], size: int) -> Iterator[list[_Run]]:
-    """Divide stacks of matrices, one after the other, into batches of some size; the last may be smaller."""
-    every = ((stack, i) for stack, count in enumerate(counts) for i in range(count))
+    """Divide stacks of matrices into batches of some size; the last may be smaller.
+
+    What remains of all stacks comes last. Were it between, matrices of two stacks would wait at once.
+    """
+    whole = [count // size * size for count in counts]
+    every = itertools.chain(
+        ((stack, i) for stack, count in enumerate(whole) for i in range(count)),
+        ((stack, i) for stack, count in enumerate(counts) for i in range(whole[stack], count)),
+    )
     while batch := list(itertools.islice(every, size)):
         runs = [[i for _, i in run] for _, run in itertools.groupby(batch, key=lambda entry: entry[0])]
         stacks = dict.fromkeys(stack for stack, _ in batch)
@@ -238,9 +246,11 @@ class _Spread:
     def results(self, function: Function, stacks: Sequence[Array]) -> list[Array]:
         """The results for stacks of matrices, of which some may be transposed, as one batch."""
         shape = max(stacks, key=len).shape[-2:]
-        turned = [self.one_by_one(_oriented(x, shape)) for x in stacks]
-        y = self._result(function, jnp.concatenate(turned) if len(turned) > 1 else turned[0])
         ends = list(itertools.accumulate(map(len, stacks)))
+        sharing = self._sharing(ends[-1], shape)
+        by_rows: Any = self._by_rows if self._is_found(sharing) else lambda x: x
+        turned = [self.one_by_one(by_rows(_oriented(by_rows(x), shape))) for x in stacks]
+        y = self._result(function, jnp.concatenate(turned) if len(turned) > 1 else turned[0], sharing)
         parts = [_Run(0, end - len(x), end).of(y) for x, end in zip(stacks, ends, strict=True)]
         return [self.one_by_one(_oriented(part, x.shape[-2:])) for part, x in zip(parts, stacks, strict=True)]
 
@@ -266,23 +276,37 @@ class _Spread:
         free = PartitionSpec.UNCONSTRAINED
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(None, free, free)))
 
-    def _result(self, function: Function, x: Array) -> Array:
+    def _sharing(self, count: int, shape: tuple[int, ...]) -> int:
+        """How many devices share a matrix: as many as there are for each."""
+        n = max(n for n in range(1, self.count + 1) if self.count % n == 0 and self.count // n >= min(count, self.count))
+        # Two of them would add up the Gram matrices of a square one in the time that they save.
+        return 1 if n == 2 and max(shape) < 2 * min(shape) else n
+
+    def _is_found(self, sharing: int) -> bool:
+        """Whether the compiler finds the all-to-all by itself, along the axis that is divided."""
+        return sharing == 1 and len(self.axes) == 1
+
+    def _by_rows(self, x: Array) -> Array:
+        """Matrices that are stored by rows.
+
+        The all-to-all of matrices that are divided by columns takes one copy less if they are stored by columns. The
+        compiler would transpose the gradients and moments of all layers for that, where a batch needs a few. On a mesh
+        with other axes, it would gather matrices to change how they are stored.
+        """
+        is_whole_mesh = self.mesh is not None and self.mesh.size == self.count
+        return with_layout_constraint(x, Layout((0, 1, 2))) if is_whole_mesh else x
+
+    def _result(self, function: Function, x: Array, sharing: int) -> Array:
         devices, count = self.count, len(x)
         if devices == 1:
             return function(x, Parts())
-        # As many devices share a matrix as there are for each. Two of them would add up the Gram matrices of a square
-        # one in the time that they save.
-        sharing = max(n for n in range(1, devices + 1) if devices % n == 0 and devices // n >= min(count, devices))
-        if sharing == 2 and max(x.shape[1:]) < 2 * min(x.shape[1:]):
-            sharing = 1
         at_once = devices // sharing
         is_tall = x.shape[1] >= x.shape[2]  # the first axis of a square is what is usually divided
         long = 1 if is_tall else 2
         local: Callable[[Array], Array]
         padding = [(0, -count % at_once), (0, 0), (0, 0)]
-        if sharing == 1 and len(self.axes) == 1:
-            # The compiler finds the all-to-all by itself, along the axis that is divided.
-            spec, local = PartitionSpec(self.axes), lambda x: function(x, Parts())
+        if self._is_found(sharing):
+            spec, local = PartitionSpec(self.axes), lambda x: self._by_rows(function(self._by_rows(x), Parts()))
         else:
             padding[long] = (0, -x.shape[long] % devices)
             spec = PartitionSpec(*[None] * long, self.axes)
