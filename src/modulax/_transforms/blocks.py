@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from .._support.arithmetic import scalar_like
 from .._support.placement import shard_like
+from ..tree._leafmap import map_leaves, map_with
 from .matrices import Matrix
 from .outer_products import SIDES, Side, applied, averaged, in_batches, outer_product
 from .spread import divided_along, number_of_devices, over_devices
@@ -89,11 +90,13 @@ def on_blocks(function: Function, leaves: Sequence[Leaf], *, to_factors: bool = 
     """
     out: list[tuple[Array, ...]] = [()] * len(leaves)
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
+    alone: list[int] = []
     for i, leaf in enumerate(leaves):
-        if number_of_devices(leaf.arrays[0]) == 1:
-            out[i] = _alone(function, to_factors, *leaf)
-        else:
-            kinds[_kind(leaf)].append(i)
+        (alone if number_of_devices(leaf.arrays[0]) == 1 else kinds[_kind(leaf)]).append(i)
+    columns = [(leaves[i].arrays, leaves[i].factors) for i in alone]
+    found = map_with(functools.partial(_alone, function, to_factors), [leaves[i][:2] for i in alone], columns)
+    for i, result in zip(alone, found, strict=True):
+        out[i] = result
     before: list[tuple[Array, ...]] = []
     for places in kinds.values():
         for batch in _rounds(places, leaves):
@@ -122,8 +125,7 @@ def leaf_by_leaf(
         (result,) = function([matrix], *([x] for x in row))
         return result
 
-    compiled = jax.jit(alone, static_argnums=0)
-    return [compiled(*row) for row in zip(matrices, *lists, strict=True)]
+    return map_with(alone, matrices, list(zip(*lists, strict=True)))
 
 
 def turned(
@@ -165,15 +167,19 @@ def gathered(
     """
     totals = [{side: x for side in SIDES if (x := getattr(s, side)) is not None} for s in states]
     places = [i for i, total in enumerate(totals) if total]
-    out, average = list(states), jax.jit(averaged)
-    leaves = []
+    out, leaves = list(states), []
     for i in places:
         sides = tuple((side, jnp.promote_types(arrays[i].dtype, x.dtype)) for side, x in totals[i].items())
         leaves.append(Leaf(sides, layouts[i], (arrays[i],), (None, None) if roots is None else roots[i]))
-    for i, products in zip(places, on_blocks(_outer_products, leaves, to_factors=True), strict=True):
-        b = scalar_like(decay, arrays[i])
-        olds = totals[i].items()
-        out[i] = out[i]._replace(**{side: average(b, old, x) for (side, old), x in zip(olds, products, strict=True)})
+
+    def added(_: None, like: Array, olds: dict[Side, Array], products: tuple[Array, ...]) -> dict[Side, Array]:
+        b = scalar_like(decay, like)
+        return {side: averaged(b, old, x) for (side, old), x in zip(olds.items(), products, strict=True)}
+
+    found = on_blocks(_outer_products, leaves, to_factors=True)
+    columns = [(arrays[i], totals[i], products) for i, products in zip(places, found, strict=True)]
+    for i, new in zip(places, map_leaves(added, None, columns), strict=True):
+        out[i] = out[i]._replace(**new)
     return out
 
 
@@ -184,17 +190,16 @@ def _outer_products(
     return tuple(outer_product(between[side].astype(dtype), side) for side, dtype in sides)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _alone(
     function: Function,
     to_factors: bool,
-    static: Hashable,
-    layout: Layout,
+    static: tuple[Hashable, Layout],
     arrays: tuple[Array, ...],
     factors: tuple[Array | None, ...],
 ) -> tuple[Array, ...]:
     """The results for one leaf."""
-    ys = function(static, *map(layout.of, arrays), *factors)
+    first, layout = static
+    ys = function(first, *map(layout.of, arrays), *factors)
     return ys if to_factors else tuple(layout.back(y, arrays[0].shape) for y in ys)
 
 

@@ -27,6 +27,7 @@ from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
+from ..tree._leafmap import map_leaves, map_with
 from .blocks import Layout, leaf_by_leaf, padding, turned
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
@@ -248,16 +249,15 @@ class _Rule(NamedTuple):
             before: the states with the momentum before.
             after: the states with the new bases.
         """
-        filtered, scaled = jax.jit(self._filtered), jax.jit(self._scaled, static_argnums=0)
         layouts = [Layout(matrix, self.now.block_size) for matrix in matrices]
-        pairs = [filtered(g, s.mu) for g, s in zip(leaves, before, strict=True)]
+        pairs = map_leaves(self._filtered, None, [(g, s.mu) for g, s in zip(leaves, before, strict=True)])
         pairs = turned(rotated, layouts, pairs, after)
-        found = [scaled(m, *xs, s.nu) for m, xs, s in zip(matrices, pairs, after, strict=True)]
+        found = map_with(self._scaled, matrices, [(*xs, s.nu) for xs, s in zip(pairs, after, strict=True)])
         out = turned(rotated_back, layouts, [(u,) for u, _ in found], after)
         rows = zip(out, found, leaves, after, strict=True)
         return [(u.astype(g.dtype), s._replace(nu=nu)) for (u,), (_, nu), g, s in rows]
 
-    def _filtered(self, g: Array, mu: Array) -> tuple[Array, Array]:
+    def _filtered(self, _: None, g: Array, mu: Array) -> tuple[Array, Array]:
         """The gradient and the momentum to project."""
         return g.astype(at_least_float32(g.dtype)), momentum(self.now, self.t, g, mu)
 

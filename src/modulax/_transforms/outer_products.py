@@ -19,6 +19,7 @@ from .._support.arithmetic import abs_sq, at_least_float32, beside, dtype_for
 from ..linalg._products import adjoint
 from ..linalg._singular import reciprocal
 from ..tree._align import align
+from .spread import number_of_devices
 
 Rebuild = Callable[[list[Any]], PyTree]
 Side = Literal["left", "right"]
@@ -142,7 +143,7 @@ def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
     turned = product(x, basis)
     estimates = jnp.real(jnp.sum(jnp.conj(basis) * turned, axis=-2))
     order = jnp.argsort(-estimates, axis=-1)
-    return orthonormalized(jnp.take_along_axis(turned, order[..., None, :], axis=-1)), order
+    return orthonormalized(in_order(turned, order, "right")), order
 
 
 def qr_iterations(x: Array, basis: Array, number: int) -> Array:
@@ -164,9 +165,8 @@ def qr_iterations(x: Array, basis: Array, number: int) -> Array:
 
 def in_order(x: Array, order: Array, side: Side) -> Array:
     """Return a matrix with its rows or columns in another order."""
-    return jnp.take_along_axis(
-        x, order[..., None] if side == "left" else order[..., None, :], {"left": -2, "right": -1}[side]
-    )
+    indices, axis = (order[..., None], -2) if side == "left" else (order[..., None, :], -1)
+    return jnp.take_along_axis(x, indices, axis, mode="promise_in_bounds")
 
 
 def sides_in(leaves: Sequence[Any]) -> list[tuple[int, Side]]:
@@ -211,18 +211,35 @@ def in_batches(
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
     for places in kinds.values():
         batches = [lists[0][i].shape[:-2] for i in places]
-        sizes = [math.prod(batch) for batch in batches]
-        # `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed.
-        flat = [
-            [jax.lax.reshape(xs[i], (n, *xs[i].shape[-2:])) for i, n in zip(places, sizes, strict=True)] for xs in lists
-        ]
-        first, *others = (jax.lax.concatenate(xs, 0) for xs in flat)
+        first, *others = (_joined([xs[i] for i in places]) for xs in lists)
         results = function(_after(after, first), *others)
         after = results[:1]
-        parts = zip(*(jax.lax.split(y, sizes) for y in results), strict=True)
-        for i, batch, part in zip(places, batches, parts, strict=True):
-            out[i] = tuple(jax.lax.reshape(y, (*batch, *y.shape[1:])) for y in part)
+        for i, *parts in zip(places, *(_separate(y, batches) for y in results), strict=True):
+            out[i] = tuple(parts)
     return out
+
+
+# `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed.
+
+
+def _joined(xs: Sequence[Array]) -> Array:
+    """Arrays of matrices as one batch."""
+    # On one device by rows, so that single matrices have their shape already. A mesh may divide the rows.
+    axes = 1 if number_of_devices(xs[0]) == 1 else 2
+    shapes = [(math.prod(x.shape[:-axes]), *x.shape[-axes:]) for x in xs]
+    flat = [x if x.shape == shape else jax.lax.reshape(x, shape) for x, shape in zip(xs, shapes, strict=True)]
+    count = sum(math.prod(x.shape[:-2]) for x in xs)
+    return jax.lax.reshape(jax.lax.concatenate(flat, 0), (count, *xs[0].shape[-2:]))
+
+
+def _separate(y: Array, batches: Sequence[tuple[int, ...]]) -> list[Array]:
+    """The entries of a batch for each array of matrices, with these batch axes."""
+    entry = y.shape[1:]
+    rows = entry[0] if entry and number_of_devices(y) == 1 else 1
+    flat = jax.lax.reshape(y, (len(y) * rows, *entry[1:])) if rows > 1 else y
+    parts = jax.lax.split(flat, [math.prod(batch) * rows for batch in batches])
+    shapes = [(*batch, *entry) for batch in batches]
+    return [x if x.shape == shape else jax.lax.reshape(x, shape) for x, shape in zip(parts, shapes, strict=True)]
 
 
 def _after(before: Sequence[Array], x: Array) -> Array:

@@ -22,6 +22,7 @@ from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..numerics._norms import safe_norm
+from ..tree._leafmap import map_leaves
 from .blocks import Layout, Leaf, gathered, leaf_by_leaf, on_blocks
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
@@ -185,13 +186,12 @@ class ScaleByShampoo(AbstractContainer):
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             after = list(leaf_by_leaf(rule.gathered, matrices, leaves, before))
             after = rule.with_roots(matrices, after)
-            filtered = [momentum(now, rule.t, g, s.mu) for g, s in zip(leaves, before, strict=True)]
+            pairs = [(g, s.mu) for g, s in zip(leaves, before, strict=True)]
+            filtered = map_leaves(lambda _, *pair: momentum(now, rule.t, *pair), None, pairs)
             found = leaf_by_leaf(rule.directions, matrices, filtered, after)
-        norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
-        with jax.numpy_dtype_promotion("standard"):
+            norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
             has_roots = state.has_roots | rule.is_due
-            out = [_grafted(has_roots, *row) for row in zip(found, filtered, norms, strict=True)]
-        out = [u.astype(g.dtype) for u, g in zip(out, leaves, strict=True)]
+            out = map_leaves(_grafted, has_roots, list(zip(found, filtered, norms, leaves, strict=True)))
         numbers = {"count": count, "has_roots": has_roots}
         new = ShampooState(*by_field(after, rebuild), **numbers, grafting_state=state.grafting_state)
         return treedef.unflatten(out), grafted, new
@@ -221,12 +221,12 @@ def first_due(now: Any) -> Any:
     return jnp.round(now.precondition_frequency).astype(jnp.int32) if now.start is None else now.start
 
 
-def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None) -> Array:
+def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None, g: Array) -> Array:
     """The direction with the norm of another one; until the first roots, this one alone."""
     if other is None:
-        return jnp.where(has_roots, u, x)
+        return jnp.where(has_roots, u, x).astype(g.dtype)
     other = other.astype(u.dtype)
-    return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other)
+    return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other).astype(g.dtype)
 
 
 def bias_of(decay: Array, t: Array) -> Array:
@@ -255,13 +255,13 @@ def with_gradients(
         roots: what is between the matrices in the products, as in `gathered`.
     """
 
-    def new_momentum(x: Array, mu: Array) -> Array:
+    def new_momentum(_: None, x: Array, mu: Array) -> Array:
         return moment(scalar_like(now.b1, x), mu.astype(x.dtype), x).astype(mu.dtype)
 
     xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
     after = gathered(now.b2, [Layout(matrix, now.block_size) for matrix in matrices], xs, before, roots)
-    add = jax.jit(new_momentum)
-    return [s._replace(mu=add(x, s.mu)) for x, s in zip(xs, after, strict=True)]
+    mus = map_leaves(new_momentum, None, [(x, s.mu) for x, s in zip(xs, after, strict=True)])
+    return [s._replace(mu=mu) for mu, s in zip(mus, after, strict=True)]
 
 
 class _Rule(NamedTuple):

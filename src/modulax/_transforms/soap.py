@@ -30,6 +30,7 @@ from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
 from ..numerics._norms import safe_root_mean_squares
+from ..tree._leafmap import map_leaves
 from .blocks import Layout, Leaf, gathered, leaf_by_leaf, on_blocks, turned
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
@@ -206,29 +207,29 @@ class _Rule(NamedTuple):
     ) -> list[tuple[Array, _Leaf]]:
         """The directions of all leaves, and their states with new moments and outer products."""
         layouts = [Layout(matrix) for matrix in matrices]
-        scaled, finished = jax.jit(self._scaled), jax.jit(self._finished)
         xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
         found = turned(rotated, layouts, [(x,) for x in xs], before)
-        found = [scaled(x, s.mu, s.nu) for (x,), s in zip(found, before, strict=True)]
+        found = map_leaves(self._scaled, None, [(x, s.mu, s.nu) for (x,), s in zip(found, before, strict=True)])
         out = turned(rotated_back, layouts, [(u,) for u, *_ in found], before)
         beta = self.now.b2 if self.now.shampoo_beta is None else self.now.shampoo_beta
         after = gathered(beta, layouts, xs, before)
-        rows = zip(out, leaves, after, found, strict=True)
-        return [(finished(u, g), s._replace(mu=mu, nu=nu)) for (u,), g, s, (_, mu, nu) in rows]
+        us = map_leaves(self._finished, None, [(u, g) for (u,), g in zip(out, leaves, strict=True)])
+        rows = zip(us, after, found, strict=True)
+        return [(u, s._replace(mu=mu, nu=nu)) for u, s, (_, mu, nu) in rows]
 
-    def _scaled(self, x: Array, mu: Array, nu: Array) -> tuple[Array, Array, Array]:
+    def _scaled(self, _: None, x: Array, mu: Array, nu: Array) -> tuple[Array, Array, Array]:
         """The direction in the bases, and the new moments."""
         b1, b2, eps, t = (scalar_like(y, x) for y in (self.now.b1, self.now.b2, self.now.eps, self.t))
         new_mu, new_nu = moment(b1, mu.astype(x.dtype), x), moment(b2, nu, abs_sq(x))
         u = new_mu / (safe_sqrt(new_nu) + eps)
         u = safe_sqrt(bias(b2, t)) / bias(b1, t) * u if self.now.correct_bias else u
-        kept = [jnp.where(self.is_first, old, new.astype(old.dtype)) for old, new in ((mu, new_mu), (nu, new_nu))]
+        kept = [jax.lax.select(self.is_first, old, new.astype(old.dtype)) for old, new in ((mu, new_mu), (nu, new_nu))]
         return u, kept[0], kept[1]
 
-    def _finished(self, u: Array, g: Array) -> Array:
+    def _finished(self, _: None, u: Array, g: Array) -> Array:
         if self.now.normalize_grads:
             u = u / (_LEAST + safe_root_mean_squares(u, 0.0))
-        return jnp.where(self.is_first, 0, u).astype(g.dtype)
+        return jax.lax.select(self.is_first, jnp.zeros_like(g), u.astype(g.dtype))
 
 
 def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: Array, is_first: Array) -> list[_Leaf]:
@@ -245,7 +246,8 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: A
         return [_Turned(*(getattr(leaves[i], name) for name in _Turned._fields)) for i in indices]
 
     def basis_of(x: Array, basis: Array) -> tuple[Array, Array]:
-        return cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
+        new, order = cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
+        return new, order[..., None]
 
     def improved() -> list[_Turned]:
         found = in_batches(decomposed(widely(basis_of)), products, bases)
@@ -264,8 +266,8 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: A
 def _leaf(matrix: Matrix | None, s: _Leaf, new: Sequence[Sequence[Array | None]]) -> Leaf:
     """The arguments of `_carried`, from the state and the new bases with the order of the old vectors in them."""
     (left, left_order), (right, right_order) = new
-    orders = [None if order is None else order[..., None] for order in (left_order, right_order)]
-    return Leaf(None, Layout(matrix), (s.mu, s.nu), (s.left_basis, s.right_basis, left, right, *orders))
+    factors = s.left_basis, s.right_basis, left, right, left_order, right_order
+    return Leaf(None, Layout(matrix), (s.mu, s.nu), factors)
 
 
 def _first_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:

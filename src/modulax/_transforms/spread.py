@@ -278,7 +278,9 @@ class _Spread:
 
     def _sharing(self, count: int, shape: tuple[int, ...]) -> int:
         """How many devices share a matrix: as many as there are for each."""
-        n = max(n for n in range(1, self.count + 1) if self.count % n == 0 and self.count // n >= min(count, self.count))
+        n = max(
+            n for n in range(1, self.count + 1) if self.count % n == 0 and self.count // n >= min(count, self.count)
+        )
         # Two of them would add up the Gram matrices of a square one in the time that they save.
         return 1 if n == 2 and max(shape) < 2 * min(shape) else n
 

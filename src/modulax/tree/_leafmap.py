@@ -13,7 +13,7 @@ and `promotion_of` are those of rules on one array.
 import collections
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jaxtyping import Array, PyTree
 from .._support.arithmetic import at_least_float32, common_dtype, real_dtype
 
 CHUNK = 8
+T = TypeVar("T")
 
 
 class LeafFunction:
@@ -61,11 +62,7 @@ def map_leaves(
     """
     leafwise = function if isinstance(function, LeafFunction) else LeafFunction(function)
 
-    def kind(column: tuple[Any, ...]) -> Hashable:
-        leaves, treedef = jtu.tree_flatten(column)
-        return treedef, tuple((x.shape, x.dtype) for x in leaves)
-
-    kinds = list(map(kind, columns))
+    kinds = list(map(_kind, columns))
     counts = collections.Counter(kinds)
 
     def each(i: int) -> Any:
@@ -78,6 +75,32 @@ def map_leaves(
             return leafwise.many(shared, [columns[i] for i in group])
 
     return in_groups(kinds, CHUNK, each, together)
+
+
+def map_with(function: Callable[..., T], statics: Sequence[Hashable], columns: Sequence[tuple[Any, ...]]) -> list[T]:
+    """Compute `[function(static, *column) for ...]` like `map_leaves`, with something static for each leaf.
+
+    Args:
+        function: the function.
+        statics: its first argument for each leaf.
+        columns: its other arguments for each leaf.
+    """
+    kinds = [(static, _kind(column)) for static, column in zip(statics, columns, strict=True)]
+    counts = collections.Counter(kinds)
+    one = jax.jit(function, static_argnums=0)
+    many = jax.jit(lambda static, group: [one(static, *column) for column in group], static_argnums=0)
+    return in_groups(
+        kinds,
+        CHUNK,
+        lambda i: (function if counts[kinds[i]] == 1 else one)(statics[i], *columns[i]),
+        lambda group: many(statics[group[0]], [columns[i] for i in group]),
+    )
+
+
+def _kind(column: Any) -> Hashable:
+    """What columns have in common for which a function is traced once: structure, shapes and dtypes."""
+    leaves, treedef = jtu.tree_flatten(column)
+    return treedef, tuple((x.shape, x.dtype) for x in leaves)
 
 
 def in_groups(
