@@ -219,12 +219,10 @@ def in_batches(
     return out
 
 
-# `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed.
-
-
 def _joined(xs: Sequence[Array]) -> Array:
     """Arrays of matrices as one batch."""
-    # On one device by rows, so that single matrices have their shape already. A mesh may divide the rows.
+    # `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed. On one device by rows, so that
+    # single matrices have their shape already. A mesh may divide the rows.
     axes = 1 if number_of_devices(xs[0]) == 1 else 2
     shapes = [(math.prod(x.shape[:-axes]), *x.shape[-axes:]) for x in xs]
     flat = [x if x.shape == shape else jax.lax.reshape(x, shape) for x, shape in zip(xs, shapes, strict=True)]
@@ -234,10 +232,10 @@ def _joined(xs: Sequence[Array]) -> Array:
 
 def _separate(y: Array, batches: Sequence[tuple[int, ...]]) -> list[Array]:
     """The entries of a batch for each array of matrices, with these batch axes."""
-    entry = y.shape[1:]
-    rows = entry[0] if entry and number_of_devices(y) == 1 else 1
-    flat = jax.lax.reshape(y, (len(y) * rows, *entry[1:])) if rows > 1 else y
-    parts = jax.lax.split(flat, [math.prod(batch) * rows for batch in batches])
+    entry, rows = y.shape[1:], 1
+    if entry and number_of_devices(y) == 1:
+        rows, y = entry[0], jax.lax.reshape(y, (len(y) * entry[0], *entry[1:]))
+    parts = jax.lax.split(y, [math.prod(batch) * rows for batch in batches])
     shapes = [(*batch, *entry) for batch in batches]
     return [x if x.shape == shape else jax.lax.reshape(x, shape) for x, shape in zip(parts, shapes, strict=True)]
 
