@@ -221,8 +221,8 @@ def in_batches(
 
 def _joined(xs: Sequence[Array]) -> Array:
     """Arrays of matrices as one batch."""
-    # `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed. On one device by rows, so that
-    # single matrices have their shape already. A mesh may divide the rows.
+    # `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed. On one device by rows, where
+    # single matrices have their shape already; a mesh may divide the rows.
     axes = 1 if number_of_devices(xs[0]) == 1 else 2
     shapes = [(math.prod(x.shape[:-axes]), *x.shape[-axes:]) for x in xs]
     flat = [x if x.shape == shape else jax.lax.reshape(x, shape) for x, shape in zip(xs, shapes, strict=True)]
