@@ -232,12 +232,9 @@ def _joined(xs: Sequence[Array]) -> Array:
 
 def _separate(y: Array, batches: Sequence[tuple[int, ...]]) -> list[Array]:
     """The entries of a batch for each array of matrices, with these batch axes."""
-    entry, rows = y.shape[1:], 1
-    if entry and number_of_devices(y) == 1:
-        rows, y = entry[0], jax.lax.reshape(y, (len(y) * entry[0], *entry[1:]))
-    parts = jax.lax.split(y, [math.prod(batch) * rows for batch in batches])
-    shapes = [(*batch, *entry) for batch in batches]
-    return [x if x.shape == shape else jax.lax.reshape(x, shape) for x, shape in zip(parts, shapes, strict=True)]
+    # Not by rows: a TPU would store the parts of rows, and not of a batch.
+    parts = zip(jax.lax.split(y, [math.prod(batch) for batch in batches]), batches, strict=True)
+    return [jax.lax.reshape(part, (*batch, *y.shape[1:])) for part, batch in parts]
 
 
 def _after(before: Sequence[Array], x: Array) -> Array:
