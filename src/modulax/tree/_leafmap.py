@@ -78,7 +78,9 @@ def map_leaves(
 
 
 def map_with(function: Callable[..., T], statics: Sequence[Hashable], columns: Sequence[tuple[Any, ...]]) -> list[T]:
-    """Compute `[function(static, *column) for ...]` like `map_leaves`, with something static for each leaf.
+    """Compute `[function(static, *column) for ...]`, with something static for each leaf, traced once per kind.
+
+    There are no groups of calls: with as many arrays for each leaf as a preconditioner has, they take longer to trace.
 
     Args:
         function: the function.
@@ -88,13 +90,8 @@ def map_with(function: Callable[..., T], statics: Sequence[Hashable], columns: S
     kinds = [(static, _kind(column)) for static, column in zip(statics, columns, strict=True)]
     counts = collections.Counter(kinds)
     one = jax.jit(function, static_argnums=0)
-    many = jax.jit(lambda static, group: [one(static, *column) for column in group], static_argnums=0)
-    return in_groups(
-        kinds,
-        CHUNK,
-        lambda i: (function if counts[kinds[i]] == 1 else one)(statics[i], *columns[i]),
-        lambda group: many(statics[group[0]], [columns[i] for i in group]),
-    )
+    rows = zip(kinds, statics, columns, strict=True)
+    return [(function if counts[kind] == 1 else one)(static, *column) for kind, static, column in rows]
 
 
 def _kind(column: Any) -> Hashable:
