@@ -289,14 +289,16 @@ class _Spread:
         return sharing == 1 and len(self.axes) == 1
 
     def _by_rows(self, x: Array) -> Array:
-        """Matrices that are stored by rows.
+        """Matrices that a TPU stores by rows.
 
         The all-to-all of matrices that are divided by columns takes one copy less if they are stored by columns. The
         compiler would transpose the gradients and moments of all layers for that, where a batch needs a few. On a mesh
-        with other axes, it would gather matrices to change how they are stored.
+        with other axes, and on other platforms, it would gather matrices to change how they are stored.
         """
-        is_whole_mesh = self.mesh is not None and self.mesh.size == self.count
-        return with_layout_constraint(x, Layout((0, 1, 2))) if is_whole_mesh else x
+        if self.mesh is None or self.mesh.size > self.count:
+            return x
+        by_rows = functools.partial(with_layout_constraint, layouts=Layout((0, 1, 2)))
+        return jax.lax.platform_dependent(x, tpu=by_rows, default=lambda x: x)
 
     def _result(self, function: Function, x: Array, sharing: int) -> Array:
         devices, count = self.count, len(x)
