@@ -6,6 +6,8 @@ JAX traces such a function once per shape, and every further call adds a single 
 instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop. A leaf that is the only
 one of its kind is computed without `jax.jit`, since a call costs time to trace, lower and compile.
 
+`map_with` is that for functions with something static for each leaf, such as how it is matrices, and without groups.
+
 `map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples. `cast_all`
 and `promotion_of` are those of rules on one array.
 """
@@ -78,7 +80,7 @@ def map_leaves(
 
 
 def map_with(function: Callable[..., T], statics: Sequence[Hashable], columns: Sequence[tuple[Any, ...]]) -> list[T]:
-    """Compute `[function(static, *column) for ...]`, with something static for each leaf, traced once per kind.
+    """Compute `[function(static, *column) for static, column in ...]`, traced once per kind of leaf.
 
     There are no groups of calls: with as many arrays for each leaf as a preconditioner has, they take longer to trace.
 
