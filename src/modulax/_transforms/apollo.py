@@ -32,6 +32,7 @@ from .._support.keys import key, next_keys
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
+from ..tree._leafmap import map_with
 from .galore import GaLoreDimensionNumbers
 from .low_rank import Side, directions, wide
 from .matrices import matrices_as, matrices_of
@@ -157,9 +158,9 @@ class ScaleByApollo(AbstractTransform):
         new_key, projectors = cond(is_time, fresh, lambda: (state.key, projectors))
         for i, projector in zip(sides, projectors, strict=True):
             before[i] = before[i]._replace(projector=projector)
-        step = jax.jit(functools.partial(_step, now, state.count.astype(float) + 1), static_argnums=0)
+        step = functools.partial(_step, now, state.count.astype(float) + 1)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            moved = [step(sides.get(i), g, s) for i, (g, s) in enumerate(zip(leaves, before, strict=True))]
+            moved = map_with(step, list(map(sides.get, range(len(leaves)))), list(zip(leaves, before, strict=True)))
         trees = by_field([leaf for _, leaf in moved], rebuild)
         return treedef.unflatten([u for u, _ in moved]), ApolloState(
             *trees, key=new_key, count=safe_increment(state.count)

@@ -40,6 +40,7 @@ from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
 from ..linalg._products import adjoint
+from ..tree._leafmap import map_with
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import SIDES, Side, applied, by_field, by_leaf, in_batches, largest_entry, outer_product, product
@@ -169,9 +170,9 @@ class ScaleByKron(AbstractTransform):
         is_due = since.astype(float) * jnp.asarray(now.preconditioner_update_probability, float) >= 1 - 1e-5
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             t = safe_increment(state.count).astype(float)
-            average = jax.jit(functools.partial(_averaged, now.b1, t), static_argnums=0)
-            rows = [average(*row) for row in zip(kinds, leaves, before, strict=True)]
-            gradients, momenta, after = ([row[i] for row in rows] for i in range(3))
+            average = functools.partial(_averaged, now.b1, t)
+            rows = map_with(average, kinds, list(zip(leaves, before, strict=True)))
+            gradients, momenta, after = [x for x, _, _ in rows], [x for _, x, _ in rows], [s for *_, s in rows]
 
             def moved() -> tuple[list[Array], list[_Leaf]]:
                 xs = momenta if self.momentum_into_precond_update else gradients
@@ -179,8 +180,7 @@ class ScaleByKron(AbstractTransform):
                 return noisy if self.momentum_into_precond_update else momenta, new
 
             momenta, after = cond(is_due, moved, lambda: (momenta, after))
-            whiten = jax.jit(_clipped, static_argnums=0)
-            found = [whiten(*row) for row in zip(kinds, momenta, after, strict=True)]
+            found = map_with(_clipped, kinds, list(zip(momenta, after, strict=True)))
         out = [kind.back(u).astype(g.dtype) for kind, u, g in zip(kinds, found, leaves, strict=True)]
         since, (kept, _) = jnp.where(is_due, jnp.zeros_like(since), since), next_keys(state.rng_key, 0)
         trees, count = by_field(after, rebuild), safe_increment(state.count)
