@@ -27,6 +27,7 @@ from instructions import instructions
 from large_array import large_array
 from low_bit import low_bit_state
 from low_precision import low_precision, low_precision_steps
+from matrices import matrices
 from measure import carried, interleaved, medians, seconds, step_of, table, tree
 from nnx_training import nnx_loops, training
 from projections import projections
@@ -304,6 +305,7 @@ PARTS = {
     "projections": projections,
     "assignment": assignment,
     "linear algebra": linear_algebra,
+    "matrices": matrices,
 }
 
 

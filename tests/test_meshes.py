@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import modulax as mx
 from modulax import checkpoint
+from modulax._transforms import spread
 from modulax.testing import Case
 
 from .instances import TRANSFORMS, Instance
@@ -243,8 +244,11 @@ def test_joined_matrices_that_are_divided_along_their_outputs(name: str, shape: 
     np.testing.assert_allclose(found[name], wanted[name], atol=1e-6)
 
 
-def test_factors_are_divided_over_devices():
+@pytest.mark.parametrize("in_rounds", [False, True])
+def test_factors_are_divided_over_devices(in_rounds: bool, monkeypatch: pytest.MonkeyPatch):
     """Each device decomposes and multiplies some of the blocks, and has a part of every factor."""
+    if in_rounds:  # in each, a device decomposes one matrix
+        monkeypatch.setattr(spread, "_LEAST_DECOMPOSED", 0)
     every: Any = {"precondition_frequency": 1, "eps": 1.0, "weight_dimension_numbers": mx.MuonDimensionNumbers(-2, -1)}
     transforms = {
         "KLShampoo": mx.ScaleByShampoo(b2=0.9, block_size=8, kl=True, **every),

@@ -78,7 +78,7 @@ def alone() -> Any:
 def test_updates_are_those_of_one_device(
     shape: Any, kind: AxisType, axes: Any, over: Any, zero: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(spread, "_SMALL", 0)  # batches with one matrix for each device
+    monkeypatch.setattr(spread, "_SMALL_SHARE", 0)  # batches with one matrix for each device
     mesh, transforms = mesh_of(shape[0], shape[1], kind), {k: t.replace(over=over) for k, t in TRANSFORMS.items()}
 
     def place(x: Any) -> Any:

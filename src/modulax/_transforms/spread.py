@@ -35,8 +35,10 @@ T = TypeVar("T")
 Function = Callable[[Array, Parts], Array]  # of a batch of matrices, and of the part of them that a device has
 
 _BATCHES = 16  # of all matrices: each batch takes time to compile, and the memory of a few copies of itself
-_SMALL = 8 << 20  # bytes of a batch per device that are not worth dividing
+_SMALL = 1 << 20  # bytes of a batch that are not worth dividing
+_SMALL_SHARE = 8 << 20  # the same for each device of a mesh, because each batch has two exchanges
 _DECOMPOSED = 32 << 20  # bytes of matrices that a device decomposes at a time: eigenvectors need many times as much
+_LEAST_DECOMPOSED = 4 << 20  # the same of a device of a mesh, which decomposes an eighth of its matrices at a time
 
 
 def axis_names(axes: str | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -61,12 +63,14 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
     spreads = [_Spread.of(x, over, call) for x in matrices]
     for i, x in enumerate(matrices):
         kinds[(*sorted(x.shape[-2:]), x.dtype, spreads[i])].append(i)
-    most = max(sum(x.nbytes // s.count for x, s in zip(matrices, spreads, strict=True)) // _BATCHES, _SMALL)
+    share = sum(x.nbytes // s.count for x, s in zip(matrices, spreads, strict=True)) // _BATCHES
     out, before = list(matrices), None
     for places in kinds.values():
         # Those of one orientation follow each other, so that few have to be transposed.
         places.sort(key=lambda i: matrices[i].shape[-2:])
-        results, before = _in_batches(function, [matrices[i] for i in places], spreads[places[0]], most, before)
+        devices = spreads[places[0]]
+        most = max(share, _SMALL if devices.count == 1 else _SMALL_SHARE)
+        results, before = _in_batches(function, [matrices[i] for i in places], devices, most, before)
         for i, result in zip(places, results, strict=True):
             out[i] = result
     return out
@@ -82,18 +86,27 @@ def decomposed(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tupl
     """
 
     def computed(*xs: Array) -> tuple[Array, ...]:
-        count, size = len(xs[0]), max(_DECOMPOSED * len(xs[0]) // max(sum(x.nbytes for x in xs), 1), 1)
-        if count <= size:
-            return function(*xs)
-        parts = -(-count // size)
-        each = -(-count // parts)
-        # The last matrices again in place of zeros, whose eigenvectors have no derivatives.
-        padding = [jnp.pad(x, [(0, parts * each - count), *[(0, 0)] * (x.ndim - 1)], mode="edge") for x in xs]
-        rows = [x.reshape(parts, each, *x.shape[1:]) for x in padding]
-        ys = jax.lax.map(lambda row: function(*row), rows)
-        return tuple(y.reshape(-1, *y.shape[2:])[:count] for y in ys)
+        devices = number_of_devices(xs[0])
+        eighth = sum(x.nbytes for x in xs) // (8 * devices)
+        most = _DECOMPOSED if devices == 1 else min(max(eighth, _LEAST_DECOMPOSED), _DECOMPOSED)
+        return over_devices(functools.partial(_some_at_a_time, function, most))(*xs)
 
-    return over_devices(computed)
+    return computed
+
+
+def _some_at_a_time(function: Callable[..., tuple[Array, ...]], most: int, *xs: Array) -> tuple[Array, ...]:
+    """The results of a function of batches, in a loop over parts of some bytes, of at least one matrix."""
+    count = len(xs[0])
+    size = max(most * count // max(sum(x.nbytes for x in xs), 1), 1)
+    if count <= size:
+        return function(*xs)
+    parts = -(-count // size)
+    each = -(-count // parts)
+    # The last matrices again in place of zeros, whose eigenvectors have no derivatives.
+    padding = [jnp.pad(x, [(0, parts * each - count), *[(0, 0)] * (x.ndim - 1)], mode="edge") for x in xs]
+    rows = [x.reshape(parts, each, *x.shape[1:]) for x in padding]
+    ys = jax.lax.map(lambda row: function(*row), rows)
+    return tuple(y.reshape(-1, *y.shape[2:])[:count] for y in ys)
 
 
 def over_devices(
@@ -120,8 +133,8 @@ def over_devices(
         specs = [devices.along(axis, x) for axis, x in zip(every, (*xs, *results), strict=True)]
 
         def moved(*xs: Array) -> tuple[Array, ...]:
-            ys = function(*devices.exchanged(xs, specs[: len(xs)], 0))
-            return devices.exchanged(ys, specs[len(xs) :], 1)
+            given = map(devices.by_rows, devices.exchanged(xs, specs[: len(xs)], 0))
+            return devices.exchanged(list(map(devices.by_rows, function(*given))), specs[len(xs) :], 1)
 
         missing = size * devices.count - count
         padded = [jnp.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)]) if missing else x for x in xs]
@@ -248,7 +261,7 @@ class _Spread:
         shape = max(stacks, key=len).shape[-2:]
         ends = list(itertools.accumulate(map(len, stacks)))
         sharing = self._sharing(ends[-1], shape)
-        by_rows: Any = self._by_rows if self._is_found(sharing) else lambda x: x
+        by_rows: Any = self.by_rows if self._is_found(sharing) else lambda x: x
         turned = [self.one_by_one(by_rows(_oriented(by_rows(x), shape))) for x in stacks]
         y = self._result(function, jnp.concatenate(turned) if len(turned) > 1 else turned[0], sharing)
         parts = [_Run(0, end - len(x), end).of(y) for x, end in zip(stacks, ends, strict=True)]
@@ -288,29 +301,31 @@ class _Spread:
         """Whether the compiler finds the all-to-all by itself, along the axis that is divided."""
         return sharing == 1 and len(self.axes) == 1
 
-    def _by_rows(self, x: Array) -> Array:
+    def by_rows(self, x: Array) -> Array:
         """Matrices that a TPU stores by rows.
 
-        The all-to-all of matrices that are divided by columns takes one copy less if they are stored by columns. The
-        compiler would transpose the gradients and moments of all layers for that, where a batch needs a few. On a mesh
-        with other axes, and on other platforms, it would gather matrices to change how they are stored.
+        An all-to-all takes one copy less if matrices are stored by what it divides. The compiler would transpose the
+        gradients and moments of all layers for that, where a batch needs a few, and it would store factors with their
+        number in tiles, which are filled up: nine matrices as sixteen. On a mesh with other axes, and on other
+        platforms, it would gather matrices to change how they are stored.
         """
         if self.mesh is None or self.mesh.size > self.count:
             return x
-        by_rows = functools.partial(with_layout_constraint, layouts=Layout((0, 1, 2)))
+        by_rows = functools.partial(with_layout_constraint, layouts=Layout(tuple(range(x.ndim))))
         return jax.lax.platform_dependent(x, tpu=by_rows, default=lambda x: x)
 
     def _result(self, function: Function, x: Array, sharing: int) -> Array:
         devices, count = self.count, len(x)
         if devices == 1:
-            return function(x, Parts())
+            # XLA for CPU takes longer for the products of a batch of one.
+            return function(x, Parts()) if count > 1 else function(x[0], Parts())[None]
         at_once = devices // sharing
         is_tall = x.shape[1] >= x.shape[2]  # the first axis of a square is what is usually divided
         long = 1 if is_tall else 2
         local: Callable[[Array], Array]
         padding = [(0, -count % at_once), (0, 0), (0, 0)]
         if self._is_found(sharing):
-            spec, local = PartitionSpec(self.axes), lambda x: self._by_rows(function(self._by_rows(x), Parts()))
+            spec, local = PartitionSpec(self.axes), lambda x: self.by_rows(function(self.by_rows(x), Parts()))
         else:
             padding[long] = (0, -x.shape[long] % devices)
             spec = PartitionSpec(*[None] * long, self.axes)
