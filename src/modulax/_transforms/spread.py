@@ -38,7 +38,7 @@ _BATCHES = 16  # of all matrices: each batch takes time to compile, and the memo
 _SMALL = 1 << 20  # bytes of a batch that are not worth dividing
 _SMALL_SHARE = 8 << 20  # the same for each device of a mesh, because each batch has two exchanges
 _DECOMPOSED = 32 << 20  # bytes of matrices that a device decomposes at a time: eigenvectors need many times as much
-_LEAST_DECOMPOSED = 4 << 20  # the same of a device of a mesh, which decomposes an eighth of its matrices at a time
+_LEAST_DECOMPOSED = 4 << 20  # the least on a mesh, where a device decomposes an eighth of its matrices at a time
 
 
 def axis_names(axes: str | Sequence[str] | None) -> tuple[str, ...] | None:
