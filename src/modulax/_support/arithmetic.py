@@ -150,7 +150,10 @@ def beside(u: Array, other: Array) -> Array:
     XLA for TPU makes one kernel of two results if one of them reads the other. Of two that only share arguments it may
     make two kernels, which read these twice and store what they share.
     """
-    return jnp.where(other < 0, math.nan, u)
+    is_negative = jax.lax.lt(other, np.zeros((), other.dtype))
+    if is_negative.ndim and is_negative.shape != u.shape:
+        is_negative = jnp.broadcast_to(is_negative, u.shape)
+    return jax.lax.select(is_negative, jax.lax.full_like(u, math.nan), u)
 
 
 def kept(g: Array, old: Array, count: Any) -> Array:
@@ -216,7 +219,8 @@ def no_steps() -> Int[Array, ""]:
 
 def is_due(count: Array, interval: Any) -> Array:
     """Whether a step count is a multiple of an interval, which is rounded: what is computed every few steps is due."""
-    return count % jnp.round(interval).astype(jnp.int32) == 0
+    every = jax.lax.convert_element_type(jnp.round(interval), count.dtype)
+    return jax.lax.eq(jax.lax.rem(count, every), jax.lax.full_like(count, 0))
 
 
 def safe_increment(count: Real[ArrayLike, "*shape"]) -> Real[Array, "*shape"]:

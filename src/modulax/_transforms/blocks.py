@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._support.arithmetic import scalar_like
+from .._support.arithmetic import in_dtype, scalar_like
 from .._support.placement import shard_like
 from ..tree._leafmap import map_leaves, map_with
 from .matrices import Matrix
@@ -187,7 +187,7 @@ def _outer_products(
     sides: tuple[tuple[Side, Any], ...], x: Array, left_root: Array | None, right_root: Array | None
 ) -> tuple[Array, ...]:
     between = {"left": applied(x, right_root, "right"), "right": applied(x, left_root, "left")}
-    return tuple(outer_product(between[side].astype(dtype), side) for side, dtype in sides)
+    return tuple(outer_product(in_dtype(between[side], dtype), side) for side, dtype in sides)
 
 
 def _alone(

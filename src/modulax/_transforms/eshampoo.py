@@ -17,6 +17,7 @@ from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
+    in_dtype,
     is_due,
     safe_increment,
     safe_sqrt,
@@ -157,10 +158,12 @@ class ScaleByEShampoo(AbstractTransform):
         count = safe_increment(state.count)
         rule = _Rule(resolve(self, state.count), count.astype(float))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            after = list(leaf_by_leaf(rule.gathered, matrices, leaves, before))
+            after = with_gradients(rule.now, matrices, leaves, before, [(None, None)] * len(leaves))
             after = rule.with_bases(matrices, after, count)
-            found = leaf_by_leaf(rule.directions, matrices, leaves, before, after)
-        new = EShampooState(*by_field([s for _, s in found], rebuild), count=count)
+            given = [_Given(old.mu, s.nu, s.left_basis, s.right_basis) for old, s in zip(before, after, strict=True)]
+            found = leaf_by_leaf(rule.directions, matrices, leaves, given)
+            after = [s._replace(nu=nu) for s, (_, nu) in zip(after, found, strict=True)]
+        new = EShampooState(*by_field(after, rebuild), count=count)
         return treedef.unflatten([u for u, _ in found]), new
 
     def at(self, state: EShampooState) -> "ScaleByEShampoo":
@@ -188,6 +191,15 @@ class ScaleByEShampoo(AbstractTransform):
         return _Leaf(zeros, abs_sq(zeros), *products, *bases)
 
 
+class _Given(NamedTuple):
+    """What the direction of a leaf is computed from: the momentum before, the second moment, and the new bases."""
+
+    mu: Array
+    nu: Array
+    left_basis: Array | None
+    right_basis: Array | None
+
+
 class _Rule(NamedTuple):
     """The step of one leaf.
 
@@ -198,10 +210,6 @@ class _Rule(NamedTuple):
 
     now: ScaleByEShampoo
     t: Array
-
-    def gathered(self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]) -> list[_Leaf]:
-        """The state of all leaves with the new momentum and outer products."""
-        return with_gradients(self.now, matrices, leaves, before)
 
     def with_bases(self, matrices: list[Matrix | None], leaves: list[_Leaf], count: Array) -> list[_Leaf]:
         """The leaves with new bases, if these are due."""
@@ -239,33 +247,25 @@ class _Rule(NamedTuple):
         return (qr_iterations(x / bias_of(b2, t) + eps * identities(x), basis, self.now.qr_iterations),)
 
     def directions(
-        self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf], after: list[_Leaf]
-    ) -> list[tuple[Array, _Leaf]]:
-        """The direction of each leaf, and its state with the new second moment.
-
-        Args:
-            matrices: how leaves are matrices.
-            leaves: the gradients.
-            before: the states with the momentum before.
-            after: the states with the new bases.
-        """
+        self, matrices: list[Matrix | None], leaves: list[Array], given: list[_Given]
+    ) -> list[tuple[Array, Array]]:
+        """The direction of each leaf, and its new second moment."""
         layouts = [Layout(matrix, self.now.block_size) for matrix in matrices]
-        pairs = map_leaves(self._filtered, None, [(g, s.mu) for g, s in zip(leaves, before, strict=True)])
-        pairs = turned(rotated, layouts, pairs, after)
-        found = map_with(self._scaled, matrices, [(*xs, s.nu) for xs, s in zip(pairs, after, strict=True)])
-        out = turned(rotated_back, layouts, [(u,) for u, _ in found], after)
-        rows = zip(out, found, leaves, after, strict=True)
-        return [(u.astype(g.dtype), s._replace(nu=nu)) for (u,), (_, nu), g, s in rows]
+        pairs = map_leaves(self._filtered, None, [(g, s.mu) for g, s in zip(leaves, given, strict=True)])
+        pairs = turned(rotated, layouts, pairs, given)
+        found = map_with(self._scaled, matrices, [(*xs, s.nu) for xs, s in zip(pairs, given, strict=True)])
+        out = turned(rotated_back, layouts, [(u,) for u, _ in found], given)
+        return [(in_dtype(u, g.dtype), nu) for (u,), (_, nu), g in zip(out, found, leaves, strict=True)]
 
     def _filtered(self, _: None, g: Array, mu: Array) -> tuple[Array, Array]:
         """The gradient and the momentum to project."""
-        return g.astype(at_least_float32(g.dtype)), momentum(self.now, self.t, g, mu)
+        return in_dtype(g, at_least_float32(g.dtype)), momentum(self.now, self.t, g, mu)
 
     def _scaled(self, matrix: Matrix | None, x: Array, mu: Array, nu: Array) -> tuple[Array, Array]:
         """The direction in the bases, and the new second moment."""
         b2, eps, t = (scalar_like(y, x) for y in (self.now.b2, self.now.eps, self.t))
         new = accumulated(b2, nu, abs_sq(x))
-        return mu / (_above_rounding(matrix, safe_sqrt(new / bias_of(b2, t))) + eps), new.astype(nu.dtype)
+        return mu / (_above_rounding(matrix, safe_sqrt(new / bias_of(b2, t))) + eps), in_dtype(new, nu.dtype)
 
 
 def _above_rounding(matrix: Matrix | None, root: Array) -> Array:

@@ -6,17 +6,18 @@ All functions take matrices on the last two axes of an array. A side of a matrix
 """
 
 import collections
-import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._support.arithmetic import abs_sq, at_least_float32, beside, dtype_for
-from ..linalg._products import adjoint
+from .._support.arithmetic import at_least_float32, beside, common_dtype, dtype_for, in_dtype
+from ..linalg._orthonormal_factor import orthonormal_factor
+from ..linalg._products import adjoint, product
 from ..linalg._singular import reciprocal
 from ..tree._align import align
 from .spread import number_of_devices
@@ -24,9 +25,6 @@ from .spread import number_of_devices
 Rebuild = Callable[[list[Any]], PyTree]
 Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
-
-product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-"""A matrix product in full precision: on a TPU, products of float32 are rounded to bfloat16 by default."""
 
 
 def largest_entry(x: Array, axis: int | tuple[int, ...] | None = (-2, -1)) -> Array:
@@ -43,10 +41,17 @@ def largest_entry(x: Array, axis: int | tuple[int, ...] | None = (-2, -1)) -> Ar
 _MOST = 1e15  # the square of it, times the number of entries of any matrix, is finite in float32
 
 
+def times(x: Array, factor: Array) -> Array:
+    """Multiply an array by a number, or each matrix of it by one, at a fraction of the time that `*` takes to trace."""
+    factor = in_dtype(factor, x.dtype)
+    return jax.lax.mul(x, factor if factor.ndim == 0 else jax.lax.broadcast_in_dim(factor, x.shape, range(factor.ndim)))
+
+
 def outer_product(x: Array, side: Side) -> Array:
     """Return $X X^*$ for the left side, and $X^* X$ for the right one; of a huge matrix, a multiple that is finite."""
-    largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=0.0)
-    x = x * jnp.minimum(1.0, _MOST / jnp.maximum(largest, 1.0)).astype(x.dtype)
+    largest = jax.lax.reduce_max(jax.lax.abs(x), (x.ndim - 2, x.ndim - 1))
+    one, most = np.ones((), largest.dtype), np.asarray(_MOST, largest.dtype)
+    x = times(x, jax.lax.min(jax.lax.div(most, jax.lax.max(largest, one)), one))
     return product(x, adjoint(x)) if side == "left" else product(adjoint(x), x)
 
 
@@ -60,14 +65,26 @@ def dtype_of_products(x: Array, dtype: DTypeLike | None) -> DTypeLike:
     return at_least_float32(x.dtype) if dtype is None else dtype_for(x, dtype) or x.dtype
 
 
+def average(decay: Array, total: Array, x: Array) -> Array:
+    """Return an exponential average, as `moment` does, which takes longer to trace."""
+    return _weighted(decay, total, jax.lax.sub(np.ones((), decay.dtype), decay), x)
+
+
 def accumulated(decay: Array, total: Array, x: Array) -> Array:
     """Return the average of what was added, or the sum where the decay rate is one."""
-    return decay * total + jnp.where(decay < 1, 1 - decay, 1.0) * x
+    one = np.ones((), decay.dtype)
+    rest = jax.lax.select(jax.lax.lt(decay, one), jax.lax.sub(one, decay), jax.lax.full_like(decay, 1))
+    return _weighted(decay, total, rest, x)
+
+
+def _weighted(decay: Array, total: Array, rest: Array, x: Array) -> Array:
+    dtype = common_dtype(total.dtype, x.dtype)
+    return jax.lax.add(times(in_dtype(total, dtype), decay), times(in_dtype(x, dtype), rest))
 
 
 def averaged(decay: Array, total: Array, x: Array) -> Array:
     """Return the average or the sum with one more outer product; it keeps its dtype."""
-    return accumulated(decay, total, x).astype(total.dtype)
+    return in_dtype(accumulated(decay, total, x), total.dtype)
 
 
 def applied(x: Array, matrix: Array | None, side: Side) -> Array:
@@ -93,7 +110,8 @@ def eigenbasis(x: Array) -> Array:
 
     The derivative is not defined where eigenvalues coincide; these components of it are zero.
     """
-    return jnp.flip(jnp.linalg.eigh(x).eigenvectors, axis=-1)
+    vectors, _ = jax.lax.linalg.eigh(x)
+    return jax.lax.rev(vectors, (x.ndim - 1,))
 
 
 @eigenbasis.defjvp
@@ -111,7 +129,7 @@ def orthonormalized(x: Array) -> Array:
 
     The derivative is not defined along columns that depend on those before them; these components of it are zero.
     """
-    return jnp.linalg.qr(x).Q
+    return orthonormal_factor(x)
 
 
 @orthonormalized.defjvp
@@ -141,8 +159,9 @@ def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
         basis: their eigenvectors, roughly, as columns.
     """
     turned = product(x, basis)
-    estimates = jnp.real(jnp.sum(jnp.conj(basis) * turned, axis=-2))
-    order = jnp.argsort(-estimates, axis=-1)
+    squares = jax.lax.mul(jax.lax.conj(basis) if jnp.iscomplexobj(basis) else basis, turned)
+    estimates = jax.lax.reduce_sum(jax.lax.real(squares) if jnp.iscomplexobj(x) else squares, (x.ndim - 2,))
+    _, order = jax.lax.top_k(estimates, x.shape[-1])
     return orthonormalized(in_order(turned, order, "right")), order
 
 
@@ -165,8 +184,19 @@ def qr_iterations(x: Array, basis: Array, number: int) -> Array:
 
 def in_order(x: Array, order: Array, side: Side) -> Array:
     """Return a matrix with its rows or columns in another order."""
-    indices, axis = (order[..., None], -2) if side == "left" else (order[..., None, :], -1)
-    return jnp.take_along_axis(x, indices, axis, mode="promise_in_bounds")
+    *batch, rows, columns = range(x.ndim)
+    axis, kept = (rows, columns) if side == "left" else (columns, rows)
+    numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=(kept,),
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+        operand_batching_dims=tuple(batch),
+        start_indices_batching_dims=tuple(batch),
+    )
+    sizes = [*[1] * len(batch), x.shape[rows], x.shape[columns]]
+    sizes[axis] = 1
+    mode = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    return jax.lax.gather(x, jax.lax.expand_dims(order, (order.ndim,)), numbers, tuple(sizes), mode=mode)
 
 
 def sides_in(leaves: Sequence[Any]) -> list[tuple[int, Side]]:
@@ -195,7 +225,10 @@ def by_field(leaves: Sequence[tuple[Any, ...]], rebuild: Sequence[Rebuild]) -> l
 
 
 def in_batches(
-    function: Callable[..., tuple[Array, ...]], *lists: Sequence[Array], after: Sequence[Array] = ()
+    function: Callable[..., tuple[Array, ...]],
+    *lists: Sequence[Array],
+    after: Sequence[Array] = (),
+    is_flat: bool = False,
 ) -> list[tuple[Array, ...]]:
     """Apply a function to corresponding arrays of lists, with all matrices of one shape and dtype joined in one batch.
 
@@ -204,6 +237,7 @@ def in_batches(
             decomposes or divides by triangular matrices depends on its first argument, and its first result on that.
         lists: arrays of matrices on the last two axes, with the same axes before these at one place.
         after: results of other batches in the same program, for which the first one waits.
+        is_flat: whether results have one batch axis each, which costs less to trace than the axes of the arrays.
     """
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
     for i, x in enumerate(lists[0]):
@@ -214,7 +248,7 @@ def in_batches(
         first, *others = (_joined([xs[i] for i in places]) for xs in lists)
         results = function(_after(after, first), *others)
         after = results[:1]
-        for i, *parts in zip(places, *(_separate(y, batches) for y in results), strict=True):
+        for i, *parts in zip(places, *(_separate(y, batches, is_flat) for y in results), strict=True):
             out[i] = tuple(parts)
     return out
 
@@ -230,11 +264,13 @@ def _joined(xs: Sequence[Array]) -> Array:
     return jax.lax.reshape(jax.lax.concatenate(flat, 0), (count, *xs[0].shape[-2:]))
 
 
-def _separate(y: Array, batches: Sequence[tuple[int, ...]]) -> list[Array]:
+def _separate(y: Array, batches: Sequence[tuple[int, ...]], is_flat: bool) -> Sequence[Array]:
     """The entries of a batch for each array of matrices, with these batch axes."""
     # Not by rows: a TPU would store the parts of rows, and not of a batch.
-    parts = zip(jax.lax.split(y, [math.prod(batch) for batch in batches]), batches, strict=True)
-    return [jax.lax.reshape(part, (*batch, *y.shape[1:])) for part, batch in parts]
+    parts = jax.lax.split(y, [math.prod(batch) for batch in batches])
+    if is_flat:
+        return parts
+    return [jax.lax.reshape(part, (*batch, *y.shape[1:])) for part, batch in zip(parts, batches, strict=True)]
 
 
 def _after(before: Sequence[Array], x: Array) -> Array:
@@ -244,7 +280,7 @@ def _after(before: Sequence[Array], x: Array) -> Array:
     several batches at once may wait for each other forever. It drops optimization barriers.
     """
     for other in before:
-        x = beside(x, jnp.sum(abs_sq(other)))
+        x = beside(x, jax.lax.reduce_max(jax.lax.abs(other), range(other.ndim)))
     return x
 
 
@@ -253,7 +289,7 @@ def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Ar
 
     def computed(*xs: Array) -> tuple[Array, ...]:
         dtype, wide = xs[0].dtype, at_least_float32(xs[0].dtype)
-        return tuple(y.astype(dtype) if y.dtype == wide else y for y in function(*(x.astype(wide) for x in xs)))
+        return tuple(in_dtype(y, dtype) if y.dtype == wide else y for y in function(*(in_dtype(x, wide) for x in xs)))
 
     return computed
 

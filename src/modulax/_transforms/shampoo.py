@@ -16,7 +16,16 @@ from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.masks import AbstractLabels
 from .._protocol.transform import AbstractTransform, Clock, EmptyState
-from .._support.arithmetic import at_least_float32, bias, is_due, moment, safe_increment, scalar_like, zeros_in
+from .._support.arithmetic import (
+    at_least_float32,
+    bias,
+    in_dtype,
+    is_due,
+    moment,
+    safe_increment,
+    scalar_like,
+    zeros_in,
+)
 from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
@@ -28,6 +37,7 @@ from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
     applied,
+    average,
     by_field,
     by_leaf,
     dtype_of_products,
@@ -184,11 +194,10 @@ class ScaleByShampoo(AbstractContainer):
         count = safe_increment(state.count)
         rule = _Rule(now, count.astype(float), _is_due(now, count, state.has_roots))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            after = list(leaf_by_leaf(rule.gathered, matrices, leaves, before))
-            after = rule.with_roots(matrices, after)
+            after = rule.with_roots(matrices, rule.gathered(matrices, leaves, before))
             pairs = [(g, s.mu) for g, s in zip(leaves, before, strict=True)]
             filtered = map_leaves(lambda _, *pair: momentum(now, rule.t, *pair), None, pairs)
-            found = leaf_by_leaf(rule.directions, matrices, filtered, after)
+            found = leaf_by_leaf(rule.directions, matrices, filtered, [(s.left_root, s.right_root) for s in after])
             norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
             has_roots = state.has_roots | rule.is_due
             out = map_leaves(_grafted, has_roots, list(zip(found, filtered, norms, leaves, strict=True)))
@@ -236,14 +245,22 @@ def bias_of(decay: Array, t: Array) -> Array:
 
 def momentum(now: Any, t: Array, g: Array, mu: Array) -> Array:
     """Return the average of a gradient and the momentum before it, corrected for its start at zero."""
-    x = g.astype(at_least_float32(g.dtype))
+    x = in_dtype(g, at_least_float32(g.dtype))
     b1, t = scalar_like(now.b1, x), scalar_like(t, x)
     b3 = b1 if now.b3 is None else scalar_like(now.b3, x)
     return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
 
 
+class _Averages(NamedTuple):
+    """What every step changes in the state of a leaf."""
+
+    mu: Array
+    left: Array | None
+    right: Array | None
+
+
 def with_gradients(
-    now: Any, matrices: Sequence[Matrix | None], leaves: Sequence[Array], before: Sequence[T], roots: Any = None
+    now: Any, matrices: Sequence[Matrix | None], leaves: Sequence[Array], before: Sequence[T], roots: Sequence[Any]
 ) -> list[T]:
     """Return the states of all leaves with the new momentum and outer products.
 
@@ -256,12 +273,19 @@ def with_gradients(
     """
 
     def new_momentum(_: None, x: Array, mu: Array) -> Array:
-        return moment(scalar_like(now.b1, x), mu.astype(x.dtype), x).astype(mu.dtype)
+        b1 = scalar_like(now.b1, x)
+        return in_dtype(average(b1, in_dtype(mu, x.dtype), x), mu.dtype)
 
-    xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
-    after = gathered(now.b2, [Layout(matrix, now.block_size) for matrix in matrices], xs, before, roots)
-    mus = map_leaves(new_momentum, None, [(x, s.mu) for x, s in zip(xs, after, strict=True)])
-    return [s._replace(mu=mu) for mu, s in zip(mus, after, strict=True)]
+    def changed(
+        matrices: list[Matrix | None], leaves: list[Array], before: list[_Averages], roots: list[Any]
+    ) -> list[_Averages]:
+        xs = [in_dtype(g, at_least_float32(g.dtype)) for g in leaves]
+        after = gathered(now.b2, [Layout(matrix, now.block_size) for matrix in matrices], xs, before, roots)
+        mus = map_leaves(new_momentum, None, [(x, s.mu) for x, s in zip(xs, after, strict=True)])
+        return [s._replace(mu=mu) for mu, s in zip(mus, after, strict=True)]
+
+    found = leaf_by_leaf(changed, matrices, leaves, [_Averages(s.mu, s.left, s.right) for s in before], roots)
+    return [s._replace(**new._asdict()) for s, new in zip(before, found, strict=True)]
 
 
 class _Rule(NamedTuple):
@@ -312,11 +336,12 @@ class _Rule(NamedTuple):
 
         return root
 
-    def directions(self, matrices: list[Matrix | None], leaves: list[Array], after: list[_Leaf]) -> list[Array]:
+    def directions(
+        self, matrices: list[Matrix | None], leaves: list[Array], roots: list[tuple[Array, Array | None]]
+    ) -> list[Array]:
         """The momentum of each leaf between the roots."""
-        rows = zip(matrices, leaves, after, strict=True)
-        size = self.now.block_size
-        given = [Leaf(None, Layout(matrix, size), (x,), (s.left_root, s.right_root)) for matrix, x, s in rows]
+        rows = zip(matrices, leaves, roots, strict=True)
+        given = [Leaf(None, Layout(matrix, self.now.block_size), (x,), pair) for matrix, x, pair in rows]
         return [u for (u,) in on_blocks(_between, given)]
 
 

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
@@ -18,8 +19,8 @@ from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
     bias,
+    in_dtype,
     is_due,
-    moment,
     safe_increment,
     safe_sqrt,
     scalar_like,
@@ -36,6 +37,7 @@ from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
 from .outer_products import (
     SIDES,
+    average,
     by_field,
     by_leaf,
     dtype_of_products,
@@ -46,6 +48,7 @@ from .outer_products import (
     rotated,
     rotated_back,
     sides_in,
+    times,
     widely,
 )
 from .spread import decomposed, tree_on_auto_axes
@@ -159,10 +162,10 @@ class ScaleBySOAP(AbstractTransform):
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
         before, rebuild = by_leaf(_Leaf, state, updates, "ScaleBySOAP.update")
-        rule = _Rule(now, jnp.maximum(state.count.astype(float), 1.0), is_first)  # the first call changes no moment
+        rule = _Rule(now, now._bias_correction(state.count), is_first)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             moved = leaf_by_leaf(rule.moved, matrices, leaves, before)
-            after = [s for _, s in moved]
+            after = [s._replace(**new) for s, (_, new) in zip(before, moved, strict=True)]
             after = _with_bases(matrices, after, is_first | is_due(state.count, now.precondition_frequency), is_first)
         new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
         return treedef.unflatten([u for u, _ in moved]), new
@@ -174,6 +177,12 @@ class ScaleBySOAP(AbstractTransform):
             state: the state of this transform.
         """
         return resolve(self, state.count)
+
+    def _bias_correction(self, count: Array) -> Array:
+        """The factor of the direction that corrects the bias of both moments, which the first call doesn't change."""
+        t = jnp.maximum(count.astype(float), 1.0)
+        b1, b2 = (scalar_like(y, t) for y in (self.b1, self.b2))
+        return safe_sqrt(bias(b2, t)) / bias(b1, t) if self.correct_bias else jnp.ones_like(t)
 
     def _matrices(self, tree: PyTree) -> list[Matrix | None]:
         specified: AbstractLabels = self.weight_dimension_numbers
@@ -194,20 +203,20 @@ class _Rule(NamedTuple):
 
     Args:
         now: the transform, with numbers in the place of schedules.
-        t: the number of updates, this one included.
+        scale: what corrects the bias of both moments.
         is_first: whether this is the first call.
     """
 
     now: ScaleBySOAP
-    t: Array
+    scale: Array
     is_first: Array
 
     def moved(
         self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]
-    ) -> list[tuple[Array, _Leaf]]:
-        """The directions of all leaves, and their states with new moments and outer products."""
+    ) -> list[tuple[Array, dict[str, Array | None]]]:
+        """The directions of all leaves, and what is new of their states: moments and outer products."""
         layouts = [Layout(matrix) for matrix in matrices]
-        xs = [g.astype(at_least_float32(g.dtype)) for g in leaves]
+        xs = [in_dtype(g, at_least_float32(g.dtype)) for g in leaves]
         found = turned(rotated, layouts, [(x,) for x in xs], before)
         found = map_leaves(self._scaled, None, [(x, s.mu, s.nu) for (x,), s in zip(found, before, strict=True)])
         out = turned(rotated_back, layouts, [(u,) for u, *_ in found], before)
@@ -215,21 +224,20 @@ class _Rule(NamedTuple):
         after = gathered(beta, layouts, xs, before)
         us = map_leaves(self._finished, None, [(u, g) for (u,), g in zip(out, leaves, strict=True)])
         rows = zip(us, after, found, strict=True)
-        return [(u, s._replace(mu=mu, nu=nu)) for u, s, (_, mu, nu) in rows]
+        return [(u, {"mu": mu, "nu": nu, "left": s.left, "right": s.right}) for u, s, (_, mu, nu) in rows]
 
     def _scaled(self, _: None, x: Array, mu: Array, nu: Array) -> tuple[Array, Array, Array]:
         """The direction in the bases, and the new moments."""
-        b1, b2, eps, t = (scalar_like(y, x) for y in (self.now.b1, self.now.b2, self.now.eps, self.t))
-        new_mu, new_nu = moment(b1, mu.astype(x.dtype), x), moment(b2, nu, abs_sq(x))
-        u = new_mu / (safe_sqrt(new_nu) + eps)
-        u = safe_sqrt(bias(b2, t)) / bias(b1, t) * u if self.now.correct_bias else u
-        kept = [jax.lax.select(self.is_first, old, new.astype(old.dtype)) for old, new in ((mu, new_mu), (nu, new_nu))]
-        return u, kept[0], kept[1]
+        b1, b2, eps, scale = (scalar_like(y, x) for y in (self.now.b1, self.now.b2, self.now.eps, self.scale))
+        new_mu, new_nu = average(b1, in_dtype(mu, x.dtype), x), average(b2, nu, abs_sq(x))
+        u = jax.lax.div(new_mu, in_dtype(jax.lax.add(safe_sqrt(new_nu), eps), x.dtype))
+        kept = [jax.lax.select(self.is_first, y, in_dtype(new, y.dtype)) for y, new in ((mu, new_mu), (nu, new_nu))]
+        return times(u, scale), kept[0], kept[1]
 
     def _finished(self, _: None, u: Array, g: Array) -> Array:
         if self.now.normalize_grads:
             u = u / (_LEAST + safe_root_mean_squares(u, 0.0))
-        return jax.lax.select(self.is_first, jnp.zeros_like(g), u.astype(g.dtype))
+        return jax.lax.select(self.is_first, jax.lax.full_like(g, 0), in_dtype(u, g.dtype))
 
 
 def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: Array, is_first: Array) -> list[_Leaf]:
@@ -247,15 +255,15 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: A
 
     def basis_of(x: Array, basis: Array) -> tuple[Array, Array]:
         new, order = cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
-        return new, order[..., None]
+        return new, jax.lax.expand_dims(order, (order.ndim,))
 
-    def improved() -> list[_Turned]:
-        found = in_batches(decomposed(widely(basis_of)), products, bases)
+    def improved() -> Sequence[_Turned]:
+        found = in_batches(decomposed(widely(basis_of)), products, bases, is_flat=True)
         new = dict(zip(places, found, strict=True))
-        sides = [[new.get((i, side), (None, None)) for side in SIDES] for i in indices]
-        rows = list(zip(indices, sides, strict=True))
-        moments = on_blocks(_carried, [_leaf(matrices[i], leaves[i], pairs) for i, pairs in rows])
-        return [_Turned(mu, nu, left, right) for (mu, nu), ((left, _), (right, _)) in zip(moments, sides, strict=True)]
+        sides = [[new.get((i, side)) for side in SIDES] for i in indices]
+        old = [(leaves[i].left_basis, leaves[i].right_basis) for i in indices]
+        mu, nu = ([getattr(leaves[i], name) for i in indices] for name in ("mu", "nu"))
+        return leaf_by_leaf(_carried, [matrices[i] for i in indices], mu, nu, old, sides)
 
     out = list(leaves)
     for i, new in zip(indices, cond(is_wanted, improved, before), strict=True):
@@ -263,22 +271,38 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: A
     return out
 
 
-def _leaf(matrix: Matrix | None, s: _Leaf, new: Sequence[Sequence[Array | None]]) -> Leaf:
-    """The arguments of `_carried`, from the state and the new bases with the order of the old vectors in them."""
-    (left, left_order), (right, right_order) = new
-    factors = s.left_basis, s.right_basis, left, right, left_order, right_order
-    return Leaf(None, Layout(matrix), (s.mu, s.nu), factors)
-
-
 def _first_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
     """The eigenvectors, and the order of vectors that there were not."""
-    return eigenbasis(x), jnp.broadcast_to(jnp.arange(basis.shape[-1]), basis.shape[:-1])
+    return eigenbasis(x), jax.lax.broadcasted_iota(np.int32, basis.shape[:-1], basis.ndim - 2)
 
 
-def _carried(_: None, mu: Array, nu: Array, *factors: Array | None) -> tuple[Array, Array]:
+def _carried(
+    matrices: list[Matrix | None],
+    mu: list[Array],
+    nu: list[Array],
+    old: list[Sequence[Array | None]],
+    new: list[Sequence[Sequence[Array] | None]],
+) -> list[_Turned]:
+    """The moments of all leaves in new bases, and these, which come flat, with the order of the old vectors in them."""
+    bases, leaves = [], []
+    for matrix, x, y, before, found in zip(matrices, mu, nu, old, new, strict=True):
+        after, orders = zip(*(_shaped(pair, q) for pair, q in zip(found, before, strict=True)), strict=True)
+        bases.append(after)
+        leaves.append(Leaf(None, Layout(matrix), (x, y), (*before, *after, *orders)))
+    return [_Turned(*moments, *pair) for moments, pair in zip(on_blocks(_moments, leaves), bases, strict=True)]
+
+
+def _shaped(flat: Sequence[Array] | None, like: Array | None) -> Sequence[Array | None]:
+    """A new basis and the order of the old vectors, with the batch axes of the old basis; None for a side without."""
+    if flat is None or like is None:
+        return None, None
+    return [jax.lax.reshape(y, (*like.shape[:-2], *y.shape[-2:])) for y in flat]
+
+
+def _moments(_: None, mu: Array, nu: Array, *factors: Array | None) -> tuple[Array, Array]:
     """The first moment in new bases, and the entries of the second one in their order."""
     left, right, new_left, new_right, *orders = factors
-    x = rotated_back(mu.astype(at_least_float32(mu.dtype)), left, right)
+    x = rotated_back(in_dtype(mu, at_least_float32(mu.dtype)), left, right)
     for side, order in zip(SIDES, orders, strict=True):
-        nu = nu if order is None else in_order(nu, order[..., 0], side)
-    return rotated(x, new_left, new_right).astype(mu.dtype), nu
+        nu = nu if order is None else in_order(nu, jax.lax.squeeze(order, (order.ndim - 1,)), side)
+    return in_dtype(rotated(x, new_left, new_right), mu.dtype), nu

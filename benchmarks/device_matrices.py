@@ -1,0 +1,236 @@
+"""Time the optimizers of matrices on the accelerator of this machine, and write `DEVICES_MATRICES.md`.
+
+    JAX_PLATFORMS=cuda python benchmarks/device_matrices.py
+
+Needs modulax and optax beside a JAX for the accelerator. `--quick` times a model of two layers of width 64 and writes
+nothing. `--only WORD...` times the rows whose name contains one of the words. After `--limit` seconds, the rows that
+are left are skipped. `--authors FOLDER` adds the released code of SOAP, Muon, PSGD Kron and Distributed Shampoo, whose
+repositories are the folders `soap`, `muon`, `kron` and `meta` in it, with PyTorch on the same device.
+"""
+
+import argparse
+import contextlib
+import importlib
+import statistics
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+import optax.contrib
+from accelerator_rows import gpt2, total_size
+from measure import seconds, step_of, table
+
+import modulax as mx
+
+FILE = Path(__file__).parent / "DEVICES_MATRICES.md"
+HALF = jnp.bfloat16
+EVERY = 100  # steps between two computations of the roots of Shampoo and its kin
+OFTEN = 1 / 0.03  # and, at last, between two changes of the factors of Kron
+
+
+class Optimizer(NamedTuple):
+    """An optimizer, and the number of steps after which it decomposes or changes its factors again."""
+
+    name: str
+    transform: Any
+    period: int = 1
+
+
+ADAM: dict[str, Any] = {"adam_learning_rate": 1e-3}
+OPTIMIZERS = (
+    Optimizer("AdamW", mx.AdamW(1e-3)),
+    Optimizer("Muon", mx.Muon(2e-2, **ADAM)),
+    Optimizer("Muon, `dtype=bfloat16`", mx.Muon(2e-2, dtype=HALF, **ADAM)),
+    Optimizer("optax's `muon`", optax.contrib.muon(2e-2)),
+    Optimizer("NorMuon, `dtype=bfloat16`", mx.NorMuon(2e-2, dtype=HALF)),
+    Optimizer("AdaMuon, `dtype=bfloat16`", mx.AdaMuon(2e-2, dtype=HALF)),
+    Optimizer("MARSM, `dtype=bfloat16`", mx.MARSM(1e-3, dtype=HALF)),
+    Optimizer("Scion, `dtype=bfloat16`", mx.Scion(2.0**-12, dtype=HALF)),
+    Optimizer("Dion, `rank_fraction=0.25`", mx.Dion(1e-2, rank_fraction=0.25)),
+    Optimizer("Kron, at last", mx.Kron(3e-4, preconditioner_update_probability=1 / OFTEN), 34),
+    Optimizer("SOAP", mx.SOAP(3e-3), 10),
+    Optimizer("EShampoo", mx.EShampoo(3e-3), EVERY),
+    Optimizer("Shampoo, `precondition_frequency=100`", mx.Shampoo(1e-3, precondition_frequency=EVERY), EVERY),
+    Optimizer("KLShampoo, `precondition_frequency=100`", mx.KLShampoo(1e-3, precondition_frequency=EVERY), EVERY),
+)
+
+
+def _drawn(tree: Any) -> Any:
+    """Normally distributed arrays in the shapes of a tree."""
+    shapes, treedef = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, tuple))
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    return treedef.unflatten(jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=True))
+
+
+def _ours(optimizer: Any, tree: Any) -> tuple[Callable[[], Any], int, float]:
+    """A function that makes a step, the temporary bytes of one, and the seconds to compile it."""
+    params, grads = _drawn(tree), _drawn(tree)
+    is_ours = isinstance(optimizer, mx.AbstractTransform)
+    step = step_of(optimizer, (mx if is_ours else optax).apply_updates)
+    state = jax.jit(optimizer.init)(params)
+    start = time.perf_counter()
+    program = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, grads).compile()
+    took = time.perf_counter() - start
+    held = [params, state]
+
+    def run() -> None:
+        held[:] = program(*held, grads)
+        jax.block_until_ready(held)
+
+    memory = program.memory_analysis()
+    return run, 0 if memory is None else memory.temp_size_in_bytes, took
+
+
+def _timed(run: Callable[[], Any], period: int, rounds: int) -> tuple[float, float]:
+    """The median time of a step, and that of a step that decomposes.
+
+    The first steps are not timed: the first one of all decomposes in another way.
+    """
+    for _ in range(max(3, min(period, 12))):
+        run()
+    usual, longest = [], []
+    for _ in range(rounds):
+        times = []
+        for _ in range(max(period, 10)):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        usual.append(statistics.median(times))
+        longest.append(max(times))
+    return statistics.median(usual), statistics.median(longest)
+
+
+def _line(optimizer: Optimizer, tree: Any, quick: bool) -> list[str]:
+    run, temp, compiling = _ours(optimizer.transform, tree)
+    period = optimizer.period
+    usual, longest = _timed(run, period, 1 if quick or period > 10 else 3)
+    size = total_size(jax.eval_shape(lambda: _drawn(tree)))
+    return [optimizer.name, *_times(usual, longest, period), f"{temp / size:.1f}", seconds(compiling)]
+
+
+def _times(usual: float, longest: float, period: int) -> list[str]:
+    if period == 1:
+        return [seconds(usual), "", seconds(usual)]
+    return [seconds(usual), seconds(longest), seconds(usual + (longest - usual) / period)]
+
+
+def _each(names: Sequence[str], line: Callable[[int], list[str]], words: list[str], end: float) -> list[list[str]]:
+    """The lines of what is asked for, as far as the time goes."""
+    lines = []
+    for i, name in enumerate(names):
+        if (words and not any(word.lower() in name.lower() for word in words)) or time.monotonic() > end:
+            continue
+        try:
+            lines.append(line(i))
+        except Exception:
+            traceback.print_exc()
+            lines.append([name, "failed"])
+        print(*lines[-1], sep=" | ", flush=True)
+        jax.clear_caches()
+    return lines
+
+
+def _authors(folder: Path, tree: Any, words: list[str], end: float) -> list[list[str]]:
+    """The released code, with as many arrays of the same shapes. It is given no more than its defaults and periods."""
+    sys.path[:0] = [str(folder / name) for name in ("soap", "muon", "kron", "meta")]
+    torch: Any = importlib.import_module("torch")
+    shapes = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, tuple))
+
+    def soap(params: list[Any], hidden: list[Any], others: list[Any]) -> Any:
+        return importlib.import_module("soap").SOAP(params)
+
+    def muon(params: list[Any], hidden: list[Any], others: list[Any]) -> Any:
+        groups = [{"params": hidden, "use_muon": True}, {"params": others, "use_muon": False}]
+        return importlib.import_module("muon").SingleDeviceMuonWithAuxAdam(groups)
+
+    def kron(params: list[Any], hidden: list[Any], others: list[Any]) -> Any:
+        return importlib.import_module("kron_torch").Kron(params, preconditioner_update_probability=1 / OFTEN)
+
+    def shampoo(config: str) -> Any:
+        def make(params: list[Any], hidden: list[Any], others: list[Any]) -> Any:
+            package = importlib.import_module("distributed_shampoo")
+            found = getattr(importlib.import_module("distributed_shampoo.shampoo_types"), config)()
+            return package.DistributedShampoo(
+                params, precondition_frequency=EVERY, start_preconditioning_step=EVERY, preconditioner_config=found
+            )
+
+        return make
+
+    makers = {
+        "PyTorch's `AdamW`": (lambda params, *_: torch.optim.AdamW(params), 1),
+        "Muon of K. Jordan": (muon, 1),
+        "Kron of `kron_torch`, at last": (kron, 34),
+        "SOAP of its authors": (soap, 10),
+        "EShampoo of Meta": (shampoo("EigenvalueCorrectedShampooPreconditionerConfig"), EVERY),
+        "Shampoo of Meta": (shampoo("RootInvShampooPreconditionerConfig"), EVERY),
+    }
+
+    def line(i: int) -> list[str]:
+        name = [*makers][i]
+        make, period = makers[name]
+        params = [torch.nn.Parameter(torch.randn(*shape, device="cuda")) for shape in shapes]
+        for p in params:
+            p.grad = torch.randn_like(p)
+        hidden = [p for p in params if p.ndim == 2 and max(p.shape) < 10_000]
+        optimizer = make(params, hidden, [p for p in params if not any(p is h for h in hidden)])
+
+        def run() -> None:
+            optimizer.step()
+            torch.cuda.synchronize()
+
+        usual, longest = _timed(run, period, 1 if period > 10 else 3)
+        torch.cuda.empty_cache()
+        return [name, *_times(usual, longest, period), "", ""]
+
+    return _each([*makers], line, words, end)
+
+
+INTRODUCTION = """\
+Times of a donated step in float32, measured on {device}: the median of a period or more. A step that decomposes has a
+column of its own, and the mean is over a period. Temporary bytes are per parameter.
+
+JAX {jax}, optax {optax}.
+"""
+HEAD = ["optimizer", "step", "decomposing", "mean", "temp", "trace and compile"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
+    parser.add_argument("--limit", type=float, default=float("inf"))
+    parser.add_argument("--authors", type=Path, metavar="FOLDER")
+    parser.add_argument("--into", type=Path, default=FILE, metavar="FILE")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", mx.LikelyMistake)
+    end = time.monotonic() + options.limit
+    small = {f"layer{i}": {"up": (64, 256), "down": (256, 64), "bias": (64,)} for i in range(2)}
+    trees = {"GPT-2 with 148 arrays": gpt2(is_stacked=False), "GPT-2 with stacked layers": gpt2()}
+    if options.quick:
+        trees = {"Two layers": small}
+    device = jax.devices()[0].device_kind
+    texts = ["# Matrices on a device", INTRODUCTION.format(device=device, jax=jax.__version__, optax=optax.__version__)]
+    for title, tree in trees.items():
+        print(title, flush=True)
+
+        def line(i: int, tree: Any = tree) -> list[str]:
+            return _line(OPTIMIZERS[i], tree, options.quick)
+
+        lines = _each([o.name for o in OPTIMIZERS], line, options.only, end)
+        if options.authors and tree is not trees.get("GPT-2 with stacked layers"):
+            with contextlib.suppress(ImportError):
+                lines += _authors(options.authors, tree, options.only, end)
+        texts.append(f"## {title}\n\n{table(HEAD, lines)}")
+        if not (options.quick or options.only):
+            options.into.write_text("\n\n".join(texts) + "\n")
+
+
+if __name__ == "__main__":
+    main()

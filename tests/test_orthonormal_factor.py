@@ -1,0 +1,120 @@
+"""The orthonormal factor of a QR decomposition, and how a GPU finds it; it has to be that of Householder's method."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from modulax._transforms import outer_products
+from modulax.linalg import _orthonormal_factor as factor
+
+from . import test_released_matrices, test_released_shampoo
+from .released import distances
+
+by_cholesky = jax.jit(factor.by_cholesky)
+
+
+def _conditioned(condition: float, shape: tuple[int, int] = (24, 12)) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    left, right = (np.linalg.qr(rng.normal(size=(n, shape[1])))[0] for n in shape)
+    return left * np.geomspace(1, 1 / condition, shape[1]) @ right.T
+
+
+def _distance(q: Any) -> float:
+    q = np.asarray(q)
+    q = q.astype(np.result_type(q.dtype, np.float64))
+    return float(np.max(np.abs(q.conj().swapaxes(-1, -2) @ q - np.eye(q.shape[-1]))))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.complex64])
+def test_it_is_that_of_householders_method(dtype: Any):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 3, 9, 9)) + 1j * rng.normal(size=(2, 3, 9, 9))
+    x = (x if np.issubdtype(dtype, np.complexfloating) else x.real).astype(dtype)
+    unit = np.finfo(dtype).eps
+    for y in (x, x[0, 0, :, :4], x[:, 0] * 1e30, x[:, 0] * 1e-30, x[..., :1]):
+        q, is_orthonormal = by_cholesky(y)
+        assert q.dtype == dtype
+        assert is_orthonormal
+        r = np.linalg.qr(y).R
+        signs = np.diagonal(r, axis1=-2, axis2=-1)
+        expected = np.linalg.qr(y).Q * (signs / np.abs(signs))[..., None, :]
+        np.testing.assert_allclose(q, expected, atol=400 * unit)
+        assert _distance(q) < 16 * unit
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("condition", [1e4, 1e8, 1e13])
+def test_columns_that_nearly_depend_on_others(condition: float):
+    """The Gram matrix squares the condition number, so that one round alone would fail from about 1e8 on."""
+    q, is_orthonormal = by_cholesky(_conditioned(condition))
+    assert is_orthonormal
+    assert _distance(q) < 1e-14
+    np.testing.assert_allclose(np.tril(np.asarray(q).T @ _conditioned(condition), -1), 0, atol=1e-14)
+
+
+@pytest.mark.usefixtures("x64")
+def test_it_says_whether_columns_are_orthonormal():
+    for x in (np.repeat(_conditioned(10), 2, axis=1), _conditioned(10) @ np.ones((12, 12)), np.eye(4)[[0, 0, 0, 0]]):
+        q, is_orthonormal = by_cholesky(x)
+        assert is_orthonormal == (_distance(q) < 1e-13)
+
+
+def test_columns_of_zeros_get_some_orthonormal_direction():
+    x = np.random.default_rng(0).normal(size=(9, 9)).astype(np.float32)
+    x[:, [2, 5]] = 0
+    q, is_orthonormal = by_cholesky(x)
+    assert is_orthonormal
+    assert _distance(q) < 2e-6
+    assert by_cholesky(np.zeros((3, 9, 4), np.float32))[1]
+
+
+def test_householders_method_is_the_last_resort():
+    """Equal columns have no direction of their own, not even by rounding. A matrix of NaN has none at all."""
+    x = jnp.ones((8, 3))
+    assert not by_cholesky(x)[1]
+    q = jax.jit(factor._on_gpu)(x)
+    assert np.array_equal(q, jnp.linalg.qr(x).Q)
+    assert _distance(q) < 1e-6
+    q, is_orthonormal = by_cholesky(jnp.full((4, 2), jnp.nan))
+    assert not is_orthonormal
+    assert np.isnan(q).all()
+
+
+def test_only_a_gpu_takes_cholesky_decompositions():
+    traced = jax.jit(factor.orthonormal_factor).trace(jax.ShapeDtypeStruct((8, 4), jnp.float32))
+    texts = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda")}
+    assert "triangular_solve" not in texts["cpu"]
+    assert "triangular_solve" in texts["cuda"]
+
+
+def test_a_batch_by_vmap_is_one_decision():
+    """A `cond` whose condition has a batch axis would compute both methods."""
+    x = jax.random.normal(jax.random.key(0), (3, 2, 8, 4))
+    together = jax.vmap(factor.orthonormal_factor, in_axes=1, out_axes=1)
+    texts = [
+        jax.jit(f).trace(x).lower(lowering_platforms=("cuda",)).as_text() for f in (factor.orthonormal_factor, together)
+    ]
+    assert texts[0].count("stablehlo.case") == texts[1].count("stablehlo.case") > 0
+    on_gpu = jax.jit(lambda x: (factor._on_gpu(x), jax.vmap(factor._on_gpu, in_axes=1, out_axes=1)(x)))
+    np.testing.assert_allclose(*on_gpu(x), atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_released_code_has_the_same_trajectories(monkeypatch: pytest.MonkeyPatch):
+    """The signs of columns are others than by Householder's method, and cancel."""
+    monkeypatch.setattr(outer_products, "orthonormal_factor", factor._on_gpu)
+    by_eigenbasis = {name: test_released_shampoo.CASES[name] for name in ("SOAP/default", "SOAP/some", "SOAP.meta/qr")}
+    dion = test_released_matrices.GROUPS["Dion"]
+
+    def points() -> Any:
+        ours = {name: test_released_shampoo.trajectory(make()) for name, make in by_eigenbasis.items()}
+        return ours | {name: test_released_matrices.trajectory(name, case.make()) for name, case in dion.items()}
+
+    text = jax.jit(points).trace().lower().as_text()
+    assert "cholesky" in text or "potrf" in text
+    ours = jax.jit(points)()
+    assert max(distances("matrices", ours).values()) <= 1e-9
