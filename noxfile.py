@@ -306,6 +306,7 @@ def benchmarks(session: nox.Session) -> None:
     session.run("python", "benchmarks/run.py", *session.posargs, env=environment)
     if is_quick:
         session.run("python", "benchmarks/device_steps.py", "--quick", env=environment)
+        session.run("python", "benchmarks/device_matrices.py", "--quick", env=environment)
 
 
 @nox.session

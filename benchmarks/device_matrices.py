@@ -1,16 +1,16 @@
-"""Time the optimizers of matrices on the accelerator of this machine, and write `DEVICES_MATRICES.md`.
+"""Time the optimizers of matrices on the accelerator of this machine, and add a section to `DEVICES_MATRICES.md`.
 
     JAX_PLATFORMS=cuda python benchmarks/device_matrices.py
 
-Needs modulax and optax beside a JAX for the accelerator. `--quick` times a model of two layers of width 64 and writes
-nothing. `--only WORD...` times the rows whose name contains one of the words. After `--limit` seconds, the rows that
-are left are skipped. `--authors FOLDER` adds the released code of SOAP, Muon, PSGD Kron and Distributed Shampoo, whose
-repositories are the folders `soap`, `muon`, `kron` and `meta` in it, with PyTorch on the same device.
+Needs modulax and optax beside a JAX for the accelerator. `--quick` times a model of two layers and writes nothing.
+`--only WORD...` times the rows whose name contains one of the words. After `--limit` seconds, the rows that are left
+are skipped. `--authors FOLDER` adds the released code of SOAP and Muon, whose repositories are the folders `soap` and
+`muon` in it, with PyTorch on the same device.
 """
 
 import argparse
-import contextlib
 import importlib
+import os
 import statistics
 import sys
 import time
@@ -32,7 +32,6 @@ import modulax as mx
 FILE = Path(__file__).parent / "DEVICES_MATRICES.md"
 HALF = jnp.bfloat16
 EVERY = 100  # steps between two computations of the roots of Shampoo and its kin
-OFTEN = 1 / 0.03  # and, at last, between two changes of the factors of Kron
 
 
 class Optimizer(NamedTuple):
@@ -54,7 +53,7 @@ OPTIMIZERS = (
     Optimizer("MARSM, `dtype=bfloat16`", mx.MARSM(1e-3, dtype=HALF)),
     Optimizer("Scion, `dtype=bfloat16`", mx.Scion(2.0**-12, dtype=HALF)),
     Optimizer("Dion, `rank_fraction=0.25`", mx.Dion(1e-2, rank_fraction=0.25)),
-    Optimizer("Kron, at last", mx.Kron(3e-4, preconditioner_update_probability=1 / OFTEN), 34),
+    Optimizer("Kron, factors every 34 steps", mx.Kron(3e-4, preconditioner_update_probability=0.03), 34),
     Optimizer("SOAP", mx.SOAP(3e-3), 10),
     Optimizer("EShampoo", mx.EShampoo(3e-3), EVERY),
     Optimizer("Shampoo, `precondition_frequency=100`", mx.Shampoo(1e-3, precondition_frequency=EVERY), EVERY),
@@ -139,7 +138,7 @@ def _each(names: Sequence[str], line: Callable[[int], list[str]], words: list[st
 
 def _authors(folder: Path, tree: Any, words: list[str], end: float) -> list[list[str]]:
     """The released code, with as many arrays of the same shapes. It is given no more than its defaults and periods."""
-    sys.path[:0] = [str(folder / name) for name in ("soap", "muon", "kron", "meta")]
+    sys.path[:0] = [str(folder / name) for name in ("soap", "muon")]
     torch: Any = importlib.import_module("torch")
     shapes = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, tuple))
 
@@ -150,26 +149,10 @@ def _authors(folder: Path, tree: Any, words: list[str], end: float) -> list[list
         groups = [{"params": hidden, "use_muon": True}, {"params": others, "use_muon": False}]
         return importlib.import_module("muon").SingleDeviceMuonWithAuxAdam(groups)
 
-    def kron(params: list[Any], hidden: list[Any], others: list[Any]) -> Any:
-        return importlib.import_module("kron_torch").Kron(params, preconditioner_update_probability=1 / OFTEN)
-
-    def shampoo(config: str) -> Any:
-        def make(params: list[Any], hidden: list[Any], others: list[Any]) -> Any:
-            package = importlib.import_module("distributed_shampoo")
-            found = getattr(importlib.import_module("distributed_shampoo.shampoo_types"), config)()
-            return package.DistributedShampoo(
-                params, precondition_frequency=EVERY, start_preconditioning_step=EVERY, preconditioner_config=found
-            )
-
-        return make
-
     makers = {
         "PyTorch's `AdamW`": (lambda params, *_: torch.optim.AdamW(params), 1),
         "Muon of K. Jordan": (muon, 1),
-        "Kron of `kron_torch`, at last": (kron, 34),
         "SOAP of its authors": (soap, 10),
-        "EShampoo of Meta": (shampoo("EigenvalueCorrectedShampooPreconditionerConfig"), EVERY),
-        "Shampoo of Meta": (shampoo("RootInvShampooPreconditionerConfig"), EVERY),
     }
 
     def line(i: int) -> list[str]:
@@ -193,10 +176,11 @@ def _authors(folder: Path, tree: Any, words: list[str], end: float) -> list[list
 
 
 INTRODUCTION = """\
-Times of a donated step in float32, measured on {device}: the median of a period or more. A step that decomposes has a
-column of its own, and the mean is over a period. Temporary bytes are per parameter.
+# Matrices on a device
 
-JAX {jax}, optax {optax}.
+Times of a donated step in float32: the median of a period or more. A step that decomposes matrices, or moves the
+factors of Kron, has a column of its own, and the mean is over a period. The gradient is the same in every step, and
+each step is waited for. Temporary bytes are per parameter.
 """
 HEAD = ["optimizer", "step", "decomposing", "mean", "temp", "trace and compile"]
 
@@ -212,24 +196,18 @@ def main() -> None:
     warnings.simplefilter("ignore", mx.LikelyMistake)
     end = time.monotonic() + options.limit
     small = {f"layer{i}": {"up": (64, 256), "down": (256, 64), "bias": (64,)} for i in range(2)}
-    trees = {"GPT-2 with 148 arrays": gpt2(is_stacked=False), "GPT-2 with stacked layers": gpt2()}
+    tree = small if options.quick else gpt2(is_stacked=False)
+
+    lines = _each([o.name for o in OPTIMIZERS], lambda i: _line(OPTIMIZERS[i], tree, options.quick), options.only, end)
+    if options.authors:
+        lines += _authors(options.authors, tree, options.only, end)
     if options.quick:
-        trees = {"Two layers": small}
-    device = jax.devices()[0].device_kind
-    texts = ["# Matrices on a device", INTRODUCTION.format(device=device, jax=jax.__version__, optax=optax.__version__)]
-    for title, tree in trees.items():
-        print(title, flush=True)
-
-        def line(i: int, tree: Any = tree) -> list[str]:
-            return _line(OPTIMIZERS[i], tree, options.quick)
-
-        lines = _each([o.name for o in OPTIMIZERS], line, options.only, end)
-        if options.authors and tree is not trees.get("GPT-2 with stacked layers"):
-            with contextlib.suppress(ImportError):
-                lines += _authors(options.authors, tree, options.only, end)
-        texts.append(f"## {title}\n\n{table(HEAD, lines)}")
-        if not (options.quick or options.only):
-            options.into.write_text("\n\n".join(texts) + "\n")
+        return
+    device, flags = jax.devices()[0].device_kind, os.environ.get("XLA_FLAGS")
+    title = f"## GPT-2 with 148 arrays, {device}{f', `XLA_FLAGS={flags}`' if flags else ''}"
+    versions = f"JAX {jax.__version__}, optax {optax.__version__}."
+    before = options.into.read_text() if options.into.exists() else INTRODUCTION
+    options.into.write_text(f"{before}\n{title}\n\n{versions}\n\n{table(HEAD, lines)}\n")
 
 
 if __name__ == "__main__":
