@@ -95,9 +95,7 @@ def instructions(quick: bool) -> str:
             for call in (pair.theirs, pair.ours):
                 _run([], _program(call, pair.params, 1, pair.before, is_counted=False))
         return "The programs run."
-    if shutil.which("valgrind") is None:
-        raise SystemExit("The part `instructions` needs valgrind: install it, or leave the part out.")
-    counted = functools.cache(_per_call)
+    counted = functools.cache(per_call)
     rows = []
     for pair in _pairs(quick):
         call = pair.params, pair.calls, pair.before
@@ -110,7 +108,10 @@ def _program(call: str, params: str, count: int, before: int, is_counted: bool) 
     return PROGRAM.format(params=params, call=call, count=count, before=before, is_counted=is_counted)
 
 
-def _per_call(call: str, params: str, count: int, before: int) -> float:
+def per_call(call: str, params: str, count: int, before: int) -> float:
+    """Instructions of a call, defined by statements, after some that aren't counted."""
+    if shutil.which("valgrind") is None:
+        raise SystemExit("This part needs valgrind: install it, or leave the part out.")
     none, all_calls = (_counted(_program(call, params, n, before, is_counted=True)) for n in (0, count))
     return (all_calls - none) / count
 

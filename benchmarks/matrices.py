@@ -1,6 +1,7 @@
 """Optimizers of matrices: their steps beside the products in them, and the time to trace and lower a step."""
 
 import gc
+import operator
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from instructions import per_call
 from measure import interleaved, medians, seconds, step_of, table
 
 import modulax
@@ -20,8 +22,8 @@ def matrices(quick: bool) -> str:
 
     The first table is the direction of Muon for matrices of one shape: a loop, which is `over=()`, and batches, which
     is the default. The second is ten steps of SOAP, of which one improves the bases, beside the bare products and QR
-    decompositions in them. The third is the CPU time to trace and lower a step for 100 matrices of four shapes; the
-    ratio is to AdamW of modulax.
+    decompositions in them. The third is the CPU time to trace and lower a step for 100 matrices of four shapes, and its
+    instructions, counted by valgrind without garbage collection; ratios are to AdamW of modulax.
     """
     tables = _newton_schulz(quick), _soap(quick), _lowering(quick)
     return "\n\n".join(tables)
@@ -90,23 +92,30 @@ def _bare(grads: list[jax.Array], carry: Any) -> Any:
     return out
 
 
+LOWER = """
+shapes = [(64, 64), (64, 192), (64, 256), (256, 64)]
+params = {{str(i): jax.ShapeDtypeStruct(shapes[i % 4], jnp.float32) for i in range(100)}}
+optimizer = {optimizer}(1e-3)
+state = jax.eval_shape(optimizer.init, params)
+def call():
+    jax.clear_caches()
+    jax.jit(step_of(optimizer, {library}.apply_updates)).lower(params, state, params)
+    return 0
+"""
+
+
 def _lowering(quick: bool) -> str:
     shapes = [(64, 64), (64, 192), (64, 256), (256, 64)]
     params = {str(i): jax.ShapeDtypeStruct(shapes[i % 4], jnp.float32) for i in range(8 if quick else 100)}
-    ways: dict[str, Any] = {
-        "`AdamW`": modulax.AdamW(1e-3),
-        "`Muon`": modulax.Muon(1e-3),
-        "`SOAP`": modulax.SOAP(1e-3),
-        "`Shampoo`": modulax.Shampoo(1e-3),
-        "`EShampoo`": modulax.EShampoo(1e-3),
-        "`Kron`": modulax.Kron(1e-3),
-        "optax's `adamw`": optax.adamw(1e-3),
-        "optax's `muon`": optax.contrib.muon(1e-3),
-    }
+    ours = {f"`{name}`": f"modulax.{name}" for name in ("AdamW", "Muon", "SOAP", "Shampoo", "EShampoo", "Kron")}
+    ways = ours | {"optax's `adamw`": "optax.adamw", "optax's `muon`": "optax.contrib.muon"}
+    libraries: dict[str, Any] = {"modulax": modulax, "optax": optax}
     times: list[list[float]] = [[] for _ in ways]
     for i in range(2 if quick else 6):
-        for spent, (name, optimizer) in zip(times, ways.items(), strict=True):
-            step = step_of(optimizer, (optax if "optax" in name else modulax).apply_updates)
+        for spent, way in zip(times, ways.values(), strict=True):
+            library, _, name = way.partition(".")
+            optimizer = operator.attrgetter(name)(libraries[library])(1e-3)
+            step = step_of(optimizer, libraries[library].apply_updates)
             state = jax.eval_shape(optimizer.init, params)
             jax.clear_caches()
             gc.collect()
@@ -116,7 +125,14 @@ def _lowering(quick: bool) -> str:
                 spent.append(time.process_time() - start)
     found, ratios = medians(times)
     rows = [[name, seconds(t), f"{ratio:.2f}"] for name, t, ratio in zip(ways, found, ratios, strict=True)]
-    return table(["optimizer", "trace + lower", "ratio"], rows)
+    head = ["optimizer", "trace + lower", "ratio"]
+    if not quick:
+        calls = (LOWER.format(optimizer=way, library=way.partition(".")[0]) for way in ways.values())
+        counts = [per_call(call, "tree(1)", 3, 1) for call in calls]
+        for row, count in zip(rows, counts, strict=True):
+            row += [f"{count / 1e6:,.0f} M", f"{count / counts[0]:.2f}"]
+        head += ["instructions", "ratio"]
+    return table(head, rows)
 
 
 def _random(shape: Sequence[int], count: int) -> list[jax.Array]:
