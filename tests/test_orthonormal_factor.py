@@ -103,6 +103,18 @@ def test_a_batch_by_vmap_is_one_decision():
     np.testing.assert_allclose(*on_gpu(x), atol=1e-6)
 
 
+def test_a_batch_of_conditions_around_it():
+    """As of the steps at which SOAP improves its bases, in a sweep over `precondition_frequency`."""
+    x = jax.random.normal(jax.random.key(0), (3, 8, 4))
+
+    def chosen(is_due: Any, x: Any) -> Any:
+        return jax.lax.cond(is_due, factor._on_gpu, lambda x: x, x)
+
+    q = jax.jit(jax.vmap(chosen))(jnp.array([True, False, True]), x)
+    np.testing.assert_allclose(q[1], x[1])
+    assert _distance(q[0]) < 2e-6
+
+
 @pytest.mark.usefixtures("x64")
 def test_released_code_has_the_same_trajectories(monkeypatch: pytest.MonkeyPatch):
     """The signs of columns are others than by Householder's method, and cancel."""

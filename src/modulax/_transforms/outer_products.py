@@ -280,7 +280,7 @@ def _after(before: Sequence[Array], x: Array) -> Array:
     several batches at once may wait for each other forever. It drops optimization barriers.
     """
     for other in before:
-        x = beside(x, jax.lax.reduce_max(jax.lax.abs(other), range(other.ndim)))
+        x = beside(x, jax.lax.reduce_sum(jax.lax.abs(other), range(other.ndim)))
     return x
 
 

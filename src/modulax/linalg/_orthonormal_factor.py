@@ -103,8 +103,9 @@ def by_cholesky(x: Inexact[Array, "*batch m n"]) -> tuple[Inexact[Array, "*batch
         is_far = jax.lax.gt(now.distance, np.asarray(unit**0.5, real))
         return jax.lax.bitwise_and(is_far, jax.lax.lt(now.number, np.int32(_MOST_ROUNDS)))
 
-    # Any column will do where the matrix has none.
-    _, bits = jax.lax.rng_bit_generator(np.zeros(4, np.uint32), x.shape, np.uint32)
+    # Any column will do where the matrix has none. A key of NumPy would be a constant of the program, which a `cond`
+    # with a batch of conditions gives a batch axis, and a function with a rule of its own for `vmap` may have none.
+    _, bits = jax.lax.rng_bit_generator(jax.lax.full((4,), 0, np.uint32), x.shape, np.uint32)
     signed = jax.lax.bitcast_convert_type(bits, np.int32)
     is_there = jax.lax.ne(of_columns(jax.lax.reduce_max, jax.lax.abs(x)), np.asarray(0, real))
     y = jax.lax.select(is_there, x, signed.astype(x.dtype))
