@@ -14,9 +14,8 @@ import os
 import statistics
 import sys
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 from accelerator_rows import gpt2, total_size
+from device_steps import compiled, drawn, each
 from measure import seconds, step_of, table
 
 import modulax as mx
@@ -61,32 +61,6 @@ OPTIMIZERS = (
 )
 
 
-def _drawn(tree: Any) -> Any:
-    """Normally distributed arrays in the shapes of a tree."""
-    shapes, treedef = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, tuple))
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    return treedef.unflatten(jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=True))
-
-
-def _ours(optimizer: Any, tree: Any) -> tuple[Callable[[], Any], int, float]:
-    """A function that makes a step, the temporary bytes of one, and the seconds to compile it."""
-    params, grads = _drawn(tree), _drawn(tree)
-    is_ours = isinstance(optimizer, mx.AbstractTransform)
-    step = step_of(optimizer, (mx if is_ours else optax).apply_updates)
-    state = jax.jit(optimizer.init)(params)
-    start = time.perf_counter()
-    program = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, grads).compile()
-    took = time.perf_counter() - start
-    held = [params, state]
-
-    def run() -> None:
-        held[:] = program(*held, grads)
-        jax.block_until_ready(held)
-
-    memory = program.memory_analysis()
-    return run, 0 if memory is None else memory.temp_size_in_bytes, took
-
-
 def _timed(run: Callable[[], Any], period: int, rounds: int) -> tuple[float, float]:
     """The median time of a step, and that of a step that decomposes.
 
@@ -107,10 +81,13 @@ def _timed(run: Callable[[], Any], period: int, rounds: int) -> tuple[float, flo
 
 
 def _line(optimizer: Optimizer, tree: Any, quick: bool) -> list[str]:
-    run, temp, compiling = _ours(optimizer.transform, tree)
+    library = mx if isinstance(optimizer.transform, mx.AbstractTransform) else optax
+    step = step_of(optimizer.transform, library.apply_updates)
+    run, temp, compiling = compiled(step, optimizer.transform, tree)
     period = optimizer.period
-    usual, longest = _timed(run, period, 1 if quick or period > 10 else 3)
-    size = total_size(jax.eval_shape(lambda: _drawn(tree)))
+    usual, longest = _timed(lambda: jax.block_until_ready(run()), period, 1 if quick or period > 10 else 3)
+    size = total_size(jax.eval_shape(lambda: drawn(tree)))
+    jax.clear_caches()
     return [optimizer.name, *_times(usual, longest, period), f"{temp / size:.1f}", seconds(compiling)]
 
 
@@ -118,22 +95,6 @@ def _times(usual: float, longest: float, period: int) -> list[str]:
     if period == 1:
         return [seconds(usual), "", seconds(usual)]
     return [seconds(usual), seconds(longest), seconds(usual + (longest - usual) / period)]
-
-
-def _each(names: Sequence[str], line: Callable[[int], list[str]], words: list[str], end: float) -> list[list[str]]:
-    """The lines of what is asked for, as far as the time goes."""
-    lines = []
-    for i, name in enumerate(names):
-        if (words and not any(word.lower() in name.lower() for word in words)) or time.monotonic() > end:
-            continue
-        try:
-            lines.append(line(i))
-        except Exception:
-            traceback.print_exc()
-            lines.append([name, "failed"])
-        print(*lines[-1], sep=" | ", flush=True)
-        jax.clear_caches()
-    return lines
 
 
 def _authors(folder: Path, tree: Any, words: list[str], end: float) -> list[list[str]]:
@@ -149,30 +110,28 @@ def _authors(folder: Path, tree: Any, words: list[str], end: float) -> list[list
         groups = [{"params": hidden, "use_muon": True}, {"params": others, "use_muon": False}]
         return importlib.import_module("muon").SingleDeviceMuonWithAuxAdam(groups)
 
-    makers = {
-        "PyTorch's `AdamW`": (lambda params, *_: torch.optim.AdamW(params), 1),
-        "Muon of K. Jordan": (muon, 1),
-        "SOAP of its authors": (soap, 10),
-    }
+    makers = (
+        Optimizer("PyTorch's `AdamW`", lambda params, *_: torch.optim.AdamW(params)),
+        Optimizer("Muon of K. Jordan", muon),
+        Optimizer("SOAP of its authors", soap, 10),
+    )
 
-    def line(i: int) -> list[str]:
-        name = [*makers][i]
-        make, period = makers[name]
+    def line(released: Optimizer) -> list[str]:
         params = [torch.nn.Parameter(torch.randn(*shape, device="cuda")) for shape in shapes]
         for p in params:
             p.grad = torch.randn_like(p)
         hidden = [p for p in params if p.ndim == 2 and max(p.shape) < 10_000]
-        optimizer = make(params, hidden, [p for p in params if not any(p is h for h in hidden)])
+        optimizer = released.transform(params, hidden, [p for p in params if not any(p is h for h in hidden)])
 
         def run() -> None:
             optimizer.step()
             torch.cuda.synchronize()
 
-        usual, longest = _timed(run, period, 1 if period > 10 else 3)
+        usual, longest = _timed(run, released.period, 3)
         torch.cuda.empty_cache()
-        return [name, *_times(usual, longest, period), "", ""]
+        return [released.name, *_times(usual, longest, released.period), "", ""]
 
-    return _each([*makers], line, words, end)
+    return each(makers, line, words, end, len(HEAD))
 
 
 INTRODUCTION = """\
@@ -198,7 +157,7 @@ def main() -> None:
     small = {f"layer{i}": {"up": (64, 256), "down": (256, 64), "bias": (64,)} for i in range(2)}
     tree = small if options.quick else gpt2(is_stacked=False)
 
-    lines = _each([o.name for o in OPTIMIZERS], lambda i: _line(OPTIMIZERS[i], tree, options.quick), options.only, end)
+    lines = each(OPTIMIZERS, lambda row: _line(row, tree, options.quick), options.only, end, len(HEAD))
     if options.authors:
         lines += _authors(options.authors, tree, options.only, end)
     if options.quick:

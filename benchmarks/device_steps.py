@@ -32,16 +32,26 @@ STEPS = 20  # in a row, so that the time of a call from Python is hidden where t
 ROUNDS = 9
 
 
-def _drawn(tree: Any, dtype: Any) -> Any:
+def drawn(tree: Any, dtype: Any = jnp.float32) -> Any:
     """Normally distributed arrays in the shapes of a tree."""
     shapes, treedef = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, tuple))
     keys = jax.random.split(jax.random.key(0), len(shapes))
     return treedef.unflatten(jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes, strict=True))
 
 
+def compiled(step: Any, optimizer: Any, tree: Any, dtype: Any = jnp.float32) -> tuple[Callable[[], Any], int, float]:
+    """A function that makes a donated step, the temporary bytes of one, and the seconds to trace and compile it."""
+    params, grads = drawn(tree, dtype), drawn(tree, dtype)
+    state = jax.jit(optimizer.init)(params)
+    start = time.perf_counter()
+    program = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, grads).compile()
+    took = time.perf_counter() - start
+    memory = program.memory_analysis()
+    return carried(program, (params, state), grads), 0 if memory is None else memory.temp_size_in_bytes, took
+
+
 def _compiled(row: Row, optimizer: Any, tree: Any) -> tuple[Callable[[], Any], int]:
     """A function that makes `STEPS` steps, and the temporary bytes of one."""
-    params, grads = _drawn(tree, row.dtype), _drawn(tree, row.dtype)
     extra = dict(row.extra)
 
     def our_step(params: Any, state: Any, grads: Any) -> Any:
@@ -49,17 +59,13 @@ def _compiled(row: Row, optimizer: Any, tree: Any) -> tuple[Callable[[], Any], i
 
     is_ours = isinstance(optimizer, mx.AbstractTransform)
     step = our_step if is_ours else step_of(optimizer, optax.apply_updates, **extra)
-    state = jax.jit(optimizer.init)(params)
-    program = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, grads).compile()
-    run = carried(program, (params, state), grads)
-
-    memory = program.memory_analysis()
-    return lambda: [run() for _ in range(STEPS)][-1], 0 if memory is None else memory.temp_size_in_bytes
+    run, temp, _ = compiled(step, optimizer, tree, row.dtype)
+    return lambda: [run() for _ in range(STEPS)][-1], temp
 
 
 def _copy(tree: Any) -> float:
     """Bytes per second, read and written, of a kernel that adds one: what the memory of the device can do."""
-    x = _drawn(tree, jnp.float32)
+    x = drawn(tree, jnp.float32)
     added = jax.jit(lambda x: jax.tree.map(lambda a: a + 1, x), donate_argnums=0)
     run = carried(lambda x: (added(x),), [x])
     (took,), _ = interleaved([lambda: [run() for _ in range(STEPS)][-1]], ROUNDS)
@@ -68,7 +74,7 @@ def _copy(tree: Any) -> float:
 
 def _line(row: Row, tree: Any) -> list[str]:
     """A row of a table: the time of a step, beside that of optax."""
-    params = jax.eval_shape(lambda: _drawn(tree, row.dtype))
+    params = jax.eval_shape(lambda: drawn(tree, row.dtype))
     ours, temp = _compiled(row, row.transform, tree)
     runs = [ours]
     if row.optax is not None:
@@ -81,18 +87,26 @@ def _line(row: Row, tree: Any) -> list[str]:
     return [row.name, f"{row.ideal(params):.1f}", f"{temp / size:.1f}", seconds(took), f"{speed:.2f}", *of_optax]
 
 
-def _table(rows: Iterable[Row], tree: Any, words: list[str], end: float) -> str:
+def each(
+    rows: Iterable[Any], line: Callable[[Any], list[str]], words: list[str], end: float, columns: int
+) -> list[list[str]]:
+    """The lines of the rows whose name contains one of the words, as far as the time goes."""
     lines = []
     for row in rows:
         if (words and not any(word.lower() in row.name.lower() for word in words)) or time.monotonic() > end:
             continue
         try:
-            lines.append(_line(row, tree))
+            lines.append(line(row))
         except Exception:
             traceback.print_exc()
-            lines.append([row.name, *["failed"] * 6])
+            lines.append([row.name, *["failed"] * (columns - 1)])
         print(*lines[-1], sep=" | ", flush=True)
-    return table(["transform", "ideal bytes", "temp", "step", "TB/s", "optax", "ratio"], lines)
+    return lines
+
+
+def _table(rows: Iterable[Row], tree: Any, words: list[str], end: float) -> str:
+    head = ["transform", "ideal bytes", "temp", "step", "TB/s", "optax", "ratio"]
+    return table(head, each(rows, lambda row: _line(row, tree), words, end, len(head)))
 
 
 INTRODUCTION = """\

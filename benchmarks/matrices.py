@@ -92,8 +92,9 @@ def _bare(grads: list[jax.Array], carry: Any) -> Any:
     return out
 
 
+SHAPES = ((64, 64), (64, 192), (64, 256), (256, 64))
 LOWER = """
-shapes = [(64, 64), (64, 192), (64, 256), (256, 64)]
+shapes = {shapes}
 params = {{str(i): jax.ShapeDtypeStruct(shapes[i % 4], jnp.float32) for i in range(100)}}
 optimizer = {optimizer}(1e-3)
 state = jax.eval_shape(optimizer.init, params)
@@ -105,8 +106,7 @@ def call():
 
 
 def _lowering(quick: bool) -> str:
-    shapes = [(64, 64), (64, 192), (64, 256), (256, 64)]
-    params = {str(i): jax.ShapeDtypeStruct(shapes[i % 4], jnp.float32) for i in range(8 if quick else 100)}
+    params = {str(i): jax.ShapeDtypeStruct(SHAPES[i % 4], jnp.float32) for i in range(8 if quick else 100)}
     ours = {f"`{name}`": f"modulax.{name}" for name in ("AdamW", "Muon", "SOAP", "Shampoo", "EShampoo", "Kron")}
     ways = ours | {"optax's `adamw`": "optax.adamw", "optax's `muon`": "optax.contrib.muon"}
     libraries: dict[str, Any] = {"modulax": modulax, "optax": optax}
@@ -127,7 +127,7 @@ def _lowering(quick: bool) -> str:
     rows = [[name, seconds(t), f"{ratio:.2f}"] for name, t, ratio in zip(ways, found, ratios, strict=True)]
     head = ["optimizer", "trace + lower", "ratio"]
     if not quick:
-        calls = (LOWER.format(optimizer=way, library=way.partition(".")[0]) for way in ways.values())
+        calls = (LOWER.format(shapes=SHAPES, optimizer=way, library=way.partition(".")[0]) for way in ways.values())
         counts = [per_call(call, "tree(1)", 3, 1) for call in calls]
         for row, count in zip(rows, counts, strict=True):
             row += [f"{count / 1e6:,.0f} M", f"{count / counts[0]:.2f}"]

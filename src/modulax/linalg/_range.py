@@ -15,7 +15,7 @@ from jaxtyping import Array, Inexact
 from .._support.arithmetic import abs_sq, at_least_float32, real_dtype, safe_sqrt
 from .._support.varying import carried
 from ._newton_schulz import PRESETS
-from ._products import adjoint
+from ._products import adjoint, product
 
 # The first steps multiply small singular values by 3.4 each, so that all end above 0.5, even those of a square sketch
 # of size `_SHARE`. The last ones converge to one.
@@ -27,7 +27,6 @@ _SHARE = 1e-4
 _BLOCK = 256
 # By default, a TPU rounds the factors of a product to bfloat16. What is orthonormal depends on all bits; the span on
 # fewer, and each product with more is a longer program.
-_dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 _rough_dot = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGH)
 
 
@@ -109,7 +108,7 @@ def _polar_factor(y: Array) -> Array:
     """The nearest matrix with orthonormal columns, by Newton-Schulz iteration, of one with norm one."""
 
     def step(y: Array, c: Array) -> tuple[Array, None]:
-        a = _dot(adjoint(y), y)
-        return c[0] * y + _dot(y, c[1] * a + c[2] * _dot(a, a)), None
+        a = product(adjoint(y), y)
+        return c[0] * y + product(y, c[1] * a + c[2] * product(a, a)), None
 
     return jax.lax.scan(step, y, jnp.asarray(_STEPS, y.dtype))[0]
