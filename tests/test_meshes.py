@@ -249,7 +249,8 @@ def test_factors_are_divided_over_devices(in_rounds: bool, monkeypatch: pytest.M
     """Each device decomposes and multiplies some of the blocks, and has a part of every factor."""
     if in_rounds:  # in each, a device decomposes one matrix
         monkeypatch.setattr(spread, "_LEAST_DECOMPOSED", 0)
-    every: Any = {"precondition_frequency": 1, "eps": 1.0, "weight_dimension_numbers": mx.MuonDimensionNumbers(-2, -1)}
+    kinds = mx.by_path({"vector": None, "*": mx.MuonDimensionNumbers(-2, -1)})
+    every: Any = {"precondition_frequency": 1, "eps": 1.0, "weight_dimension_numbers": kinds}
     transforms = {
         "KLShampoo": mx.ScaleByShampoo(b2=0.9, block_size=8, kl=True, **every),
         "EShampoo": mx.ScaleByEShampoo(block_size=8, **every),
@@ -257,24 +258,34 @@ def test_factors_are_divided_over_devices(in_rounds: bool, monkeypatch: pytest.M
     }
 
     @jax.jit
-    def step(grad: Any, states: Any) -> Any:
-        new = {name: transform.update({"w": grad}, states[name]) for name, transform in transforms.items()}
-        return {name: u["w"] for name, (u, _) in new.items()}, {name: state for name, (_, state) in new.items()}
+    def step(grads: Any, states: Any) -> Any:
+        new = {name: transform.update(grads, states[name]) for name, transform in transforms.items()}
+        return {name: u for name, (u, _) in new.items()}, {name: state for name, (_, state) in new.items()}
 
-    def second(grad: Any) -> Any:
-        states = {name: transform.init({"w": grad}) for name, transform in transforms.items()}
-        program = step.lower(grad, states).compile()
-        return program(grad[::-1] if grad.sharding.num_devices == 1 else turned, program(grad, states)[1]), program
+    def second(first: Any, then: Any) -> Any:
+        states = {name: transform.init(first) for name, transform in transforms.items()}
+        program = step.lower(first, states).compile()
+        return program(then, program(first, states)[1]), program
 
-    grad = jax.random.normal(jax.random.key(0), (4, 8, 16))
+    # Two blocks side by side, two and three on top of each other.
+    shapes = {"wide": (4, 8, 16), "tall": (4, 16, 8), "three": (4, 24, 8), "vector": (64,)}
+    random = np.random.default_rng(0)
+    first = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    then = jtu.tree_map(lambda x: x[::-1], first)
     grid = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AUTO, AUTO), devices=jax.devices()[:4])
-    place = NamedSharding(grid, P(None, "a", "b"))
-    turned = jax.device_put(grad[::-1], place)
-    (wanted, _), _ = second(grad)
-    (found, states), program = second(jax.device_put(grad, place))
+    specs = {
+        "wide": P(None, "a", "b"),
+        "tall": P(None, ("a", "b")),
+        "three": P(None, "a", "b"),
+        "vector": P(("a", "b")),
+    }
+    places = {name: NamedSharding(grid, spec) for name, spec in specs.items()}
+    (wanted, _), _ = second(first, then)
+    (found, states), program = second(jax.device_put(first, places), jax.device_put(then, places))
     jtu.tree_map(partial(np.testing.assert_allclose, atol=1e-5), found, wanted)
-    assert all(u.sharding.is_equivalent_to(place, 3) for u in found.values())
+    for u in found.values():
+        assert all(u[name].sharding.is_equivalent_to(places[name], u[name].ndim) for name in shapes)
     factors = [x for x in jtu.tree_leaves(states) if x.shape[-2:] == (8, 8)]
-    assert len(factors) == 10
+    assert len(factors) == 32
     assert all(math.prod(x.sharding.shard_shape(x.shape)) == x.size // 4 for x in factors)
     assert "all-gather" not in program.as_text()

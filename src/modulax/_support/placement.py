@@ -21,12 +21,22 @@ _shard_like = Primitive("modulax_shard_like")  # of any number of arrays: an equ
 _shard_like.multiple_results = True
 
 
+_LANES = 128  # the row of a tile of a TPU: https://openxla.org/xla/tiled_layout
 _MOST_AXES = 8  # of a parameter whose axes are compared with those of its factors
 
 
 def shard_like(x: Shaped[Array, "*shape"], like: Shaped[Array, "..."]) -> Shaped[Array, "*shape"]:
     """Return `x`, which a compiled program shards as it does `like`, or only puts on its devices if shapes differ."""
     return _shard_like.bind(x, like)[0]
+
+
+def cuts_tiles(length: int, parts: int) -> bool:
+    """Whether rows of tiles are whole in the last dimension of an array, and cut in a part of it.
+
+    XLA would transpose the array on every TPU: with AdamW and a GPT of 1.3 billion parameters over 256, each would move
+    36 GiB for parameters and gradients, not 20.
+    """
+    return length % _LANES == 0 and length // parts % _LANES != 0
 
 
 def on_devices_of(tree: PyTree, like: PyTree) -> PyTree:

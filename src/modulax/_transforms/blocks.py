@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._support.arithmetic import in_dtype, scalar_like
-from .._support.placement import shard_like
+from .._support.placement import cuts_tiles, shard_like
 from ..tree._leafmap import map_leaves, map_with
 from .matrices import Matrix
 from .outer_products import SIDES, Side, applied, averaged, in_batches, outer_product
@@ -56,6 +56,11 @@ class Layout(NamedTuple):
         rows, columns = self._sides(shape)
         size = max(rows, columns) if self.size is None else self.size
         return _divided(rows, size), _divided(columns, size)
+
+    def axis(self, x: Array) -> int:
+        """The axis of a block that a mesh divides."""
+        sides = self._sides(x.shape)
+        return _axis(sides, max(sides) if self.size is None else self.size, number_of_devices(x))
 
     def _sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
         return (math.prod(shape), 1) if self.matrix is None else self.matrix.size
@@ -205,9 +210,9 @@ def _alone(
 
 def _kind(leaf: Leaf) -> Hashable:
     """What leaves have in common that are joined in a batch."""
-    (rows, columns), factors = leaf.layout.sides(leaf.arrays[0].shape), leaf.factors
-    shapes = tuple(None if x is None else (x.shape[-2:], x.dtype) for x in factors)
-    return leaf.static, _axis(rows, columns), rows[1], columns[1], tuple(x.dtype for x in leaf.arrays), shapes
+    (_, r), (_, c) = leaf.layout.sides(leaf.arrays[0].shape)
+    shapes = tuple(None if x is None else (x.shape[-2:], x.dtype) for x in leaf.factors)
+    return leaf.static, leaf.layout.axis(leaf.arrays[0]), r, c, tuple(x.dtype for x in leaf.arrays), shapes
 
 
 def _rounds(places: Sequence[int], leaves: Sequence[Leaf]) -> Iterator[list[int]]:
@@ -241,7 +246,7 @@ def _at_once(
         [*map(leaf.layout.of, arrays), *(y for y in factors if y is not None)]
         for leaf, (arrays, factors) in zip(leaves, given, strict=True)
     ]
-    axis = 3 + _axis(*layout.sides(x.shape))
+    axis = 3 + layout.axis(x)
     spread = over_devices(with_none, [axis] * len(leaves[0].arrays), 1 if to_factors else axis)
     found = in_batches(spread, *zip(*rows, strict=True))
     if to_factors:
@@ -264,26 +269,39 @@ def blocks(x: Array, size: int) -> Array:
     (m, r), (n, c) = _divided(rows, size), _divided(columns, size)
     padding = [(0, 0)] * len(batch) + [(0, m * r - rows), (0, n * c - columns)]
     x = jnp.pad(x, padding) if m * r > rows or n * c > columns else x
-    x = divided_along(x, _axis((m, r), (n, c)))
-    return jnp.swapaxes(_moved(x.reshape(*batch, m, r, n, c)), -3, -2)
+    axis = _axis((rows, columns), size, number_of_devices(x))
+    return jnp.swapaxes(_moved(divided_along(x, axis).reshape(*batch, m, r, n, c), axis), -3, -2)
 
 
-def _moved(x: Array) -> Array:
-    """The same array, whose blocks a mesh divides along one axis. It may divide the other side, across blocks."""
+def _moved(x: Array, axis: int) -> Array:
+    """The same array, whose blocks a mesh divides along an axis. It may divide the array across blocks before."""
     if number_of_devices(x) == 1:
         return x
     *batch, m, r, n, c = x.shape
-    axis = _axis((m, r), (n, c))
     flat = (*batch, m, r, n * c) if axis == -2 else (*batch, m * r, n, c)
     return divided_along(x.reshape(flat), axis).reshape(x.shape)
 
 
-def _axis(rows: tuple[int, int], columns: tuple[int, int]) -> int:
-    """The axis of a block that a mesh divides, from the number of blocks along both sides and their length.
+def _axis(shape: tuple[int, int], size: int, devices: int) -> int:
+    """The axis of a block that a mesh divides.
 
-    It is that of the side with fewer blocks, because parts of the other one are not parts of each block.
+    It is the one along which `state_sharding` divides a matrix over as many devices, if each device then has parts of a
+    block, or whole ones. Else it is that of the side with fewer blocks, because parts of the other one are not parts of
+    each block.
+
+    Args:
+        shape: the number of rows and columns of a matrix.
+        size: the longest side of a block.
+        devices: their number.
     """
-    return -2 if columns[1] == 1 or (rows[0], -rows[1]) <= (columns[0], -columns[1]) else -1
+    sides = [_divided(length, size) for length in shape]
+    place = int(shape[1] > shape[0] and not cuts_tiles(shape[1], devices))
+    count, length = sides[place]
+    is_even = length % devices == 0 and (devices % count == 0 or count % devices == 0)
+    if is_even and count * length == shape[place]:
+        return place - 2
+    (rows, height), (columns, width) = sides
+    return -2 if width == 1 or (rows, -height) <= (columns, -width) else -1
 
 
 def unblocked(x: Array, shape: tuple[int, int]) -> Array:
@@ -294,8 +312,9 @@ def unblocked(x: Array, shape: tuple[int, int]) -> Array:
         shape: the number of rows and columns of a matrix.
     """
     *batch, m, n, r, c = x.shape
-    x = _moved(jnp.swapaxes(x, -3, -2)).reshape(*batch, m * r, n * c)
-    return divided_along(x, _axis((m, r), (n, c)))[..., : shape[0], : shape[1]]
+    axis = _axis(shape, max(r, c), number_of_devices(x))
+    x = _moved(jnp.swapaxes(x, -3, -2), axis).reshape(*batch, m * r, n * c)
+    return divided_along(x, axis)[..., : shape[0], : shape[1]]
 
 
 def padding(shape: tuple[int, int], size: int, side: Side) -> np.ndarray:

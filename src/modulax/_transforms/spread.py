@@ -87,9 +87,11 @@ def decomposed(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tupl
 
     def computed(*xs: Array) -> tuple[Array, ...]:
         devices = number_of_devices(xs[0])
+        if devices == 1:
+            return _some_at_a_time(function, _DECOMPOSED, *xs)
         eighth = sum(x.nbytes for x in xs) // (8 * devices)
-        most = _DECOMPOSED if devices == 1 else min(max(eighth, _LEAST_DECOMPOSED), _DECOMPOSED)
-        return over_devices(functools.partial(_some_at_a_time, function, most))(*xs)
+        most = min(max(eighth, _LEAST_DECOMPOSED), _DECOMPOSED)
+        return over_devices(function, most=most)(*xs)
 
     return computed
 
@@ -97,20 +99,34 @@ def decomposed(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tupl
 def _some_at_a_time(function: Callable[..., tuple[Array, ...]], most: int, *xs: Array) -> tuple[Array, ...]:
     """The results of a function of batches, in a loop over parts of some bytes, of at least one matrix."""
     count = len(xs[0])
-    size = max(most * count // max(sum(x.nbytes for x in xs), 1), 1)
-    if count <= size:
-        return function(*xs)
-    parts = -(-count // size)
-    each = -(-count // parts)
+    rounds = _rounds(count, xs, most)
     # The last matrices again in place of zeros, whose eigenvectors have no derivatives.
-    padding = [jnp.pad(x, [(0, parts * each - count), *[(0, 0)] * (x.ndim - 1)], mode="edge") for x in xs]
-    rows = [x.reshape(parts, each, *x.shape[1:]) for x in padding]
+    padding = [(0, -count % rounds)]
+    padded = [jnp.pad(x, padding + [(0, 0)] * (x.ndim - 1), mode="edge") if rounds > 1 else x for x in xs]
+    return tuple(y[:count] for y in _in_rounds(function, rounds, *padded))
+
+
+def _rounds(count: int, xs: Sequence[Array], most: int) -> int:
+    """How many loops over matrices, so that each has arrays of some bytes, of at least one matrix.
+
+    Up to twice as many loops divide the matrices evenly, if any number does: to fill up a part, all would be copied.
+    """
+    size = max(most * len(xs[0]) // max(sum(x.nbytes for x in xs), 1), 1)
+    least = max(-(-count // size), 1)
+    return next((n for n in range(least, 2 * least) if count % n == 0), least)
+
+
+def _in_rounds(function: Callable[..., tuple[Array, ...]], rounds: int, *xs: Array) -> tuple[Array, ...]:
+    """The results of a function of batches, in a loop over equal parts."""
+    if rounds == 1:
+        return function(*xs)
+    rows = [x.reshape(rounds, -1, *x.shape[1:]) for x in xs]
     ys = jax.lax.map(lambda row: function(*row), rows)
-    return tuple(y.reshape(-1, *y.shape[2:])[:count] for y in ys)
+    return tuple(y.reshape(-1, *y.shape[2:]) for y in ys)
 
 
 def over_devices(
-    function: Callable[..., tuple[Array, ...]], axes: Sequence[int] = (), to: int = 1
+    function: Callable[..., tuple[Array, ...]], axes: Sequence[int] = (), to: int = 1, most: int | None = None
 ) -> Callable[..., tuple[Array, ...]]:
     """Return a function of batches of matrices, of which each device of a mesh computes a part.
 
@@ -121,6 +137,7 @@ def over_devices(
         function: of arrays with one batch axis, which returns arrays with that axis first.
         axes: the axis of each argument that is divided before; by default, it is 1.
         to: the axis of each result that is divided after.
+        most: bytes of arguments that move to a device and back at a time; all if None.
     """
 
     def computed(*xs: Array) -> tuple[Array, ...]:
@@ -128,27 +145,41 @@ def over_devices(
         if devices.count == 1 or count < 2:
             return function(*xs)
         size = -(-count // devices.count)
+        rounds = 1 if most is None else _rounds(size, xs, most)
+        size += -size % rounds
         results = jax.eval_shape(function, *(jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in xs))
         every = (*axes, *[1] * (len(xs) - len(axes)), *[to] * len(results))
         specs = [devices.along(axis, x) for axis, x in zip(every, (*xs, *results), strict=True)]
 
         def moved(*xs: Array) -> tuple[Array, ...]:
-            given = map(devices.by_rows, devices.exchanged(xs, specs[: len(xs)], 0))
-            return devices.exchanged(list(map(devices.by_rows, function(*given))), specs[len(xs) :], 1)
+            ys = function(*map(devices.whole, xs, specs))
+            return tuple(map(devices.divided, ys, specs[len(xs) :]))
 
         missing = size * devices.count - count
         padded = [jnp.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)]) if missing else x for x in xs]
+        given = [_reordered(x, spec, rounds, devices.count) for x, spec in zip(padded, specs, strict=False)]
         ys = jax.shard_map(
-            moved,
+            functools.partial(_in_rounds, moved, rounds),
             mesh=devices.mesh,
             in_specs=tuple(specs[: len(xs)]),
             out_specs=tuple(specs[len(xs) :]),
             axis_names=set(devices.axes),
             check_vma=False,
-        )(*padded)
-        return tuple(y[:count] for y in ys)
+        )(*given)
+        found = [_reordered(y, spec, devices.count, rounds) for y, spec in zip(ys, specs[len(xs) :], strict=True)]
+        return tuple(y[:count] for y in found)
 
     return computed
+
+
+def _reordered(x: Array, spec: PartitionSpec, first: int, second: int) -> Array:
+    """Matrices that are divided by their number, in the order of the devices in place of that of the rounds, or back.
+
+    In each round, the devices get consecutive matrices.
+    """
+    if len(spec) > 1 or 1 in (first, second):
+        return x
+    return jnp.swapaxes(x.reshape(first, second, -1, *x.shape[1:]), 0, 1).reshape(x.shape)
 
 
 def number_of_devices(x: Array) -> int:
@@ -261,7 +292,7 @@ class _Spread:
         shape = max(stacks, key=len).shape[-2:]
         ends = list(itertools.accumulate(map(len, stacks)))
         sharing = self._sharing(ends[-1], shape)
-        by_rows: Any = self.by_rows if self._is_found(sharing) else lambda x: x
+        by_rows: Any = self._by_rows if self._is_found(sharing) else lambda x: x
         turned = [self.one_by_one(by_rows(_oriented(by_rows(x), shape))) for x in stacks]
         y = self._result(function, jnp.concatenate(turned) if len(turned) > 1 else turned[0], sharing)
         parts = [_Run(0, end - len(x), end).of(y) for x, end in zip(stacks, ends, strict=True)]
@@ -272,15 +303,30 @@ class _Spread:
         is_even = x.shape[axis] % self.count == 0 and x.shape[axis] > 0
         return PartitionSpec(*[None] * axis, self.axes) if is_even else PartitionSpec(self.axes)
 
-    def exchanged(self, xs: Sequence[Array], specs: Sequence[PartitionSpec], into: int) -> tuple[Array, ...]:
-        """On one device: parts of all matrices become some matrices (0), or the other way around (1)."""
-        done: list[Array] = []
-        for x, spec in zip(xs, specs, strict=True):
-            if axis := len(spec) - 1:
-                split, joined = (axis, 0) if into else (0, axis)
-                x = exchange(x, self.axes, (tuple(range(self.count)),), split, joined)
-            done.append(x)
-        return tuple(done)
+    # What is sent has the devices on its first axis, both ways. The compiler for TPU would store whole matrices with
+    # their number in tiles, which are filled up: nine as sixteen. For 256 devices, each form has 4 MiB of tables.
+
+    def whole(self, x: Array, spec: PartitionSpec) -> Array:
+        """On one device: parts of all matrices, which are divided as in `along`, become some whole matrices."""
+        if not (axis := len(spec) - 1):
+            return x
+        n, (count, *shape) = self.count, x.shape
+        parts = jnp.moveaxis(self._sent(x.reshape(n, count // n, *shape)), 0, axis)
+        shape[axis - 1] *= n
+        return parts.reshape(count // n, *shape)
+
+    def divided(self, x: Array, spec: PartitionSpec) -> Array:
+        """On one device: some whole matrices become parts of all matrices."""
+        if not (axis := len(spec) - 1):
+            return x
+        n, (count, *shape) = self.count, x.shape
+        shape[axis - 1 : axis] = n, shape[axis - 1] // n
+        parts = self._sent(jnp.moveaxis(x.reshape(count, *shape), axis, 0))
+        return parts.reshape(n * count, *parts.shape[2:])
+
+    def _sent(self, x: Array) -> Array:
+        """Each device gets an entry of the array of each device."""
+        return exchange(x, self.axes, (tuple(range(self.count)),), 0, 0)
 
     def one_by_one(self, x: Array) -> Array:
         """Matrices of which no device has only some. Else the compiler may move them before they are cut and joined."""
@@ -301,12 +347,11 @@ class _Spread:
         """Whether the compiler finds the all-to-all by itself, along the axis that is divided."""
         return sharing == 1 and len(self.axes) == 1
 
-    def by_rows(self, x: Array) -> Array:
+    def _by_rows(self, x: Array) -> Array:
         """Matrices that a TPU stores by rows.
 
         An all-to-all takes one copy less if matrices are stored by what it divides. The compiler would transpose the
-        gradients and moments of all layers for that, where a batch needs a few, and it would store factors with their
-        number in tiles, which are filled up: nine matrices as sixteen. On a mesh with other axes, and on other
+        gradients and moments of all layers for that, where a batch needs a few. On a mesh with other axes, and on other
         platforms, it would gather matrices to change how they are stored.
         """
         if self.mesh is None or self.mesh.size > self.count:
@@ -325,7 +370,7 @@ class _Spread:
         local: Callable[[Array], Array]
         padding = [(0, -count % at_once), (0, 0), (0, 0)]
         if self._is_found(sharing):
-            spec, local = PartitionSpec(self.axes), lambda x: self.by_rows(function(self.by_rows(x), Parts()))
+            spec, local = PartitionSpec(self.axes), lambda x: self._by_rows(function(self._by_rows(x), Parts()))
         else:
             padding[long] = (0, -x.shape[long] % devices)
             spec = PartitionSpec(*[None] * long, self.axes)
