@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, PyTree
+from jaxtyping import Array, ArrayLike, DTypeLike, PyTree
 
 from .._support.arithmetic import at_least_float32, beside, common_dtype, dtype_for, in_dtype
 from ..linalg._orthonormal_factor import orthonormal_factor
@@ -294,7 +294,7 @@ def widely(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Ar
     return computed
 
 
-def inverse_root(x: Array, exponent: Array, eps: Array, sides: int, kept: DTypeLike | None = None) -> Array:
+def inverse_root(x: Array, exponent: Array, eps: Array, sides: ArrayLike, kept: DTypeLike | None = None) -> Array:
     r"""Return $(X + \varepsilon I)^{-p}$ of Hermitian matrices, by their eigenvalues, which are at least $\varepsilon$.
 
     They are also at least a fraction of the largest one. A momentum within the range of $X$ has rounding errors outside
@@ -303,9 +303,9 @@ def inverse_root(x: Array, exponent: Array, eps: Array, sides: int, kept: DTypeL
 
     Args:
         x: Hermitian positive semidefinite matrices.
-        exponent: the exponent $p$.
+        exponent: the exponent $p$: a scalar, or a column with an entry for each matrix.
         eps: $\varepsilon$.
-        sides: the number of sides on which a matrix is multiplied by such a root.
+        sides: the number of sides on which a matrix is multiplied by such a root, likewise.
         kept: the dtype to which $X$ was rounded, if it was; the momentum has at least the errors of float32 then.
     """
     total = jax.lax.stop_gradient(exponent) * sides

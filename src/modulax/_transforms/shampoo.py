@@ -1,7 +1,9 @@
 """The direction of Shampoo and KL-Shampoo: gradients between inverse roots of the averages of their outer products."""
 
+import collections
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -308,33 +310,40 @@ class _Rule(NamedTuple):
 
     def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
         """The leaves with new roots, if these are due."""
-        places = sides_in(leaves)
-        before = {(i, side): getattr(leaves[i], f"{side}_root") for i, side in places}
+        # Those of vectors come last, also in each batch.
+        places = sorted(sides_in(leaves), key=lambda place: matrices[place[0]] is None)
+        products = [getattr(leaves[i], side) for i, side in places]
+        before = [getattr(leaves[i], f"{side}_root") for i, side in places]
+        counts: collections.Counter[Hashable] = collections.Counter()
+        for (i, _), x in zip(places, products, strict=True):
+            counts[x.shape[-2:], x.dtype] += 0 if matrices[i] is None else math.prod(x.shape[:-2])
 
         def fresh() -> list[Array]:
-            new, roots = dict(before), []
-            for is_matrix in (True, False):
-                own = [(i, side) for i, side in places if (matrices[i] is not None) == is_matrix]
-                exponent = (0.25 if is_matrix else 0.5) if self.now.exponent is None else self.now.exponent
-                products = [getattr(leaves[i], side) for i, side in own]
-                root = decomposed(widely(self._root(exponent, 2 if is_matrix else 1)))
-                roots = in_batches(root, products, after=[x for (x,) in roots])
-                new |= {place: root for place, (root,) in zip(own, roots, strict=True)}
-            return list(new.values())
+            found = in_batches(lambda x: self._roots(x, counts[x.shape[-2:], x.dtype]), products)
+            return [root for (root,) in found]
 
         out = list(leaves)
         # Nothing else, because XLA for GPU copies what a branch returns unchanged.
-        roots = cond(self.is_due, fresh, lambda: list(before.values())) if places else []
+        roots = cond(self.is_due, fresh, lambda: before) if places else []
         for (i, side), root in zip(places, roots, strict=True):
             out[i] = out[i]._replace(**{f"{side}_root": root})
         return out
 
-    def _root(self, exponent: Any, sides: int) -> Any:
-        def root(x: Array) -> tuple[Array]:
-            b2, p, eps, t = (scalar_like(y, x) for y in (self.now.b2, exponent, self.now.eps, self.t))
+    def _roots(self, x: Array, count: int) -> tuple[Array, ...]:
+        """The roots of a batch whose first factors are those of matrices; the others are those of vectors.
+
+        One loop decomposes them all, because a decomposition takes minutes to compile for a TPU.
+        """
+        sides = np.where(np.arange(len(x)) < count, 2, 1)[:, None]
+        given = self.now.exponent
+        exponents = 0.5 / sides if given is None else jnp.broadcast_to(given, sides.shape)
+
+        def root(x: Array, p: Array, sides: Array) -> tuple[Array]:
+            b2, eps, t = (scalar_like(y, x) for y in (self.now.b2, self.now.eps, self.t))
             return (inverse_root(x / bias_of(b2, t), p, eps, sides, self.now.preconditioner_dtype),)
 
-        return root
+        of_all = decomposed(lambda x, *numbers: widely(lambda x: root(x, *numbers))(x))
+        return of_all(x, scalar_like(exponents, x), scalar_like(sides, x))
 
     def directions(
         self, matrices: list[Matrix | None], leaves: list[Array], roots: list[tuple[Array, Array | None]]
