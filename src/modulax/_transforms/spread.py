@@ -107,9 +107,10 @@ def _some_at_a_time(function: Callable[..., tuple[Array, ...]], most: int, *xs: 
 
 
 def _rounds(count: int, xs: Sequence[Array], most: int) -> int:
-    """How many loops over matrices, so that each has arrays of some bytes, of at least one matrix.
+    """The number of rounds of a loop over matrices, of which each has arrays of some bytes, of at least one matrix.
 
-    Up to twice as many loops divide the matrices evenly, if any number does: to fill up a part, all would be copied.
+    There may be up to twice as many as needed, if these divide the matrices evenly: to fill up the last round, XLA
+    would copy all of them.
     """
     size = max(most * len(xs[0]) // max(sum(x.nbytes for x in xs), 1), 1)
     least = max(-(-count // size), 1)
