@@ -21,8 +21,13 @@ def params():
     return {"w": jnp.ones((3, 4)), "bias": jnp.ones(4, jnp.bfloat16), "scalar": jnp.ones(())}
 
 
+def columns(optimizer, *names, tree=None):
+    rows = modulax.describe(optimizer, tree or params()).leaves
+    return tuple({row.path: getattr(row, name) for row in rows} for name in names)
+
+
 def column(optimizer, name, tree=None):
-    return {row.path: getattr(row, name) for row in modulax.describe(optimizer, tree or params()).leaves}
+    return columns(optimizer, name, tree=tree)[0]
 
 
 def test_the_table_reads_well():
@@ -130,11 +135,13 @@ def test_every_column_with_a_schedule_has_its_values_where_the_number_was(mask: 
             scheduled = plain.replace(
                 weight_decay=schedules.Linear(0.25, 0.5, 9), learning_rate=schedules.Linear(0.5, 0.1, 9)
             )
-            decays = {path: x.replace("0.25", "0.25 → 0.5") for path, x in column(plain, "weight_decay").items()}
-            assert decays["w"] == "0.25 → 0.5", name
-            assert column(scheduled, "weight_decay") == decays, name
-            rates = {path: x.replace("0.5", "0.5 → 0.1") for path, x in column(plain, "learning_rate").items()}
-            assert column(scheduled, "learning_rate") == rates, name
+            decays, rates = columns(plain, "weight_decay", "learning_rate")
+            assert decays["w"] == "0.25", name
+            expected = (
+                {path: x.replace("0.25", "0.25 → 0.5") for path, x in decays.items()},
+                {path: x.replace("0.5", "0.5 → 0.1") for path, x in rates.items()},
+            )
+            assert columns(scheduled, "weight_decay", "learning_rate") == expected, name
 
 
 def test_what_an_optimizer_computes_from_schedules_has_its_values():

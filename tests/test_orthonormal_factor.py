@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
 from modulax._transforms import outer_products
 from modulax.linalg import _orthonormal_factor as factor
@@ -86,33 +87,50 @@ def test_householders_method_is_the_last_resort():
 
 def test_only_a_gpu_takes_cholesky_decompositions():
     traced = jax.jit(factor.orthonormal_factor).trace(jax.ShapeDtypeStruct((8, 4), jnp.float32))
-    texts = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "cuda")}
-    assert "triangular_solve" not in texts["cpu"]
-    assert "triangular_solve" in texts["cuda"]
+    for name in ("cpu", "tpu", "cuda", "rocm"):
+        text = traced.lower(lowering_platforms=(name,)).as_text()
+        assert ("triangular_solve" in text) == (name in ("cuda", "rocm"))
+    together = traced.lower(lowering_platforms=("cpu", "cuda")).as_text()
+    assert "triangular_solve" in together
+
+
+def _on_cuda(function: Any, *args: Any) -> str:
+    return jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_a_batch_by_vmap_is_one_decision():
     """A `cond` whose condition has a batch axis would compute both methods."""
     x = jax.random.normal(jax.random.key(0), (3, 2, 8, 4))
     together = jax.vmap(factor.orthonormal_factor, in_axes=1, out_axes=1)
-    texts = [
-        jax.jit(f).trace(x).lower(lowering_platforms=("cuda",)).as_text() for f in (factor.orthonormal_factor, together)
-    ]
+    texts = [_on_cuda(f, x) for f in (factor.orthonormal_factor, together)]
     assert texts[0].count("stablehlo.case") == texts[1].count("stablehlo.case") > 0
-    on_gpu = jax.jit(lambda x: (factor._on_gpu(x), jax.vmap(factor._on_gpu, in_axes=1, out_axes=1)(x)))
-    np.testing.assert_allclose(*on_gpu(x), atol=1e-6)
+    for method in (factor.orthonormal_factor, jax.jit(factor.orthonormal_factor)):
+        np.testing.assert_allclose(together(x), method(x), atol=1e-6)
 
 
 def test_a_batch_of_conditions_around_it():
     """As of the steps at which SOAP improves its bases, in a sweep over `precondition_frequency`."""
     x = jax.random.normal(jax.random.key(0), (3, 8, 4))
+    is_due = jnp.array([True, False, True])
+    for method in (factor.orthonormal_factor, factor._on_gpu):
 
-    def chosen(is_due: Any, x: Any) -> Any:
-        return jax.lax.cond(is_due, factor._on_gpu, lambda x: x, x)
+        def chosen(is_due: Any, x: Any, method: Any = method) -> Any:
+            return jax.lax.cond(is_due, method, lambda x: x, x)
 
-    q = jax.jit(jax.vmap(chosen))(jnp.array([True, False, True]), x)
-    np.testing.assert_allclose(q[1], x[1])
-    assert _distance(q[0]) < 2e-6
+        q = jax.jit(jax.vmap(chosen))(is_due, x)
+        np.testing.assert_allclose(q[1], x[1])
+        assert _distance(q[0]) < 2e-6
+        assert "triangular_solve" in _on_cuda(jax.vmap(chosen), is_due, x)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_inside_shard_map(check_vma: bool):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    x = jax.random.normal(jax.random.key(0), (4, 8, 4))
+    spec = PartitionSpec("d")
+    divided = jax.shard_map(factor.orthonormal_factor, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check_vma)
+    np.testing.assert_allclose(divided(x), factor.orthonormal_factor(x), atol=1e-6)
+    assert "triangular_solve" in _on_cuda(divided, x)
 
 
 @pytest.mark.usefixtures("x64")

@@ -18,7 +18,7 @@ ROTATED = {
     "SOAP": mx.SOAP(0.05, precondition_frequency=2),
     "EShampoo": mx.EShampoo(0.05, b2=0.95, eps=0.1, start=1, precondition_frequency=2),
     "Shampoo": mx.Shampoo(0.1, b2=0.95, eps=1e-3),
-    "KLShampoo": mx.KLShampoo(0.1, b2=0.95, eps=1e-2),
+    "KLShampoo": mx.KLShampoo(0.1, b2=0.95, eps=0.1),
 }
 STEPS, SHAPE = 6, (5, 4)
 
