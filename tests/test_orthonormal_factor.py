@@ -125,7 +125,7 @@ def test_a_batch_of_conditions_around_it():
 
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_inside_shard_map(check_vma: bool):
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices("cpu")[:2])
     x = jax.random.normal(jax.random.key(0), (4, 8, 4))
     spec = PartitionSpec("d")
     divided = jax.shard_map(factor.orthonormal_factor, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check_vma)
