@@ -139,7 +139,6 @@ def test_no_optimizer_is_taken_for_ascending():
     params = {"w": jnp.asarray([[1.0, -2.0], [3.0, 0.5]]), "b": jnp.asarray([0.3, -0.7])}
     loss = lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(p))  # noqa: E731
     grads, seen = jax.grad(loss)(params), set[str]()
-
     extra = {"value": loss(params), "grad": grads, "value_fn": loss, "obj_fn": loss}
 
     def first(optimizer: Any) -> Any:

@@ -173,7 +173,7 @@ def test_each_of_sixty_steps_equals_that_of_optax(loss: Any, ours: Any, theirs: 
     with settings.jax_defaults():
         found, expected = jax.jit(lambda x: jax.lax.scan(body, (x, theirs.init(x)), length=60)[1])(x)
     for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=4e-12, atol=4e-12 * float(jnp.max(jnp.abs(b))))
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12 * float(jnp.max(jnp.abs(b))))
 
 
 # --- Where nothing is found ------------------------------------------------------------------------------------------

@@ -66,7 +66,8 @@ def _on_gpu(x: Array) -> Array:
 
 def _batched(operands, axes):
     # One decision for all matrices: under `vmap`, a `cond` computes both branches.
-    return _factor.bind(batching.bdim_at_front(operands[0], axes[0], operands[0].shape[axes[0]])), 0
+    (x,), (axis,) = operands, axes
+    return _factor.bind(jnp.moveaxis(x, axis, 0)), 0
 
 
 class _Round(NamedTuple):
