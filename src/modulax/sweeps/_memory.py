@@ -63,19 +63,19 @@ def size_text(size: float | int) -> str:
 def fitting(
     needed: Callable[[int], int], members: int, rounded: Callable[[int], int], chunk: int | None, budget: float | int
 ) -> int:
-    """How many members to train at a time: `chunk`, or as many as fit into the budget, in equal parts.
+    """How many members to train at a time: at most `chunk`, or as many as fit into the budget, in equal parts.
 
     Args:
         needed: the bytes per device of a program for so many members.
         members: the number of members.
         rounded: rounds a number of members up to a multiple of the number of devices.
-        chunk: the number that the user wants; None for the largest that fits.
+        chunk: the largest number that the user wants; None for the largest that fits.
         budget: the free bytes per device.
 
     Raises:
         MemoryError: if `chunk` members, or the fewest possible, don't fit.
     """
-    whole = rounded(members if chunk is None else min(chunk, members))
+    whole = _in_equal_parts(members, rounded(members if chunk is None else min(chunk, members)), rounded)
     if budget == float("inf") or (need := needed(whole)) <= budget:
         return whole
     least = rounded(1)

@@ -145,8 +145,9 @@ class Experiment:
         most = members if chunk is not None else math.ceil(share * members)
         width = fitting(structure.needed, most, self.where.rounded, chunk, budget)
         if width < most:
-            size = size_text(structure.needed(width))
-            self.bar.say(f"{label}: {width} of {members} members at a time, {size} per device.")
+            size, copies = size_text(structure.needed(width)), -members % width
+            padding = f", and {copies} copies to fill the last chunk" if copies else ""
+            self.bar.say(f"{label}: {width} of {members} members at a time, {size} per device{padding}.")
         return width
 
     def lanes(self) -> list[list[Lane]]:
@@ -286,8 +287,8 @@ def run(
         seeds: the number of seeds.
         key: random key, which is split into one per seed; by default `jax.random.key(0)`.
         segments: the number of segments of a `Trainable`.
-        chunk: how many members are trained at a time. By default, as many as the memory of the devices holds, which
-            the compiler and the devices tell.
+        chunk: the largest number of members to train at a time; the chunks are of equal size. By default, as many as
+            the memory of the devices holds, which the compiler and the devices tell.
         devices: the devices over which the members are spread, or how many; by default all of `jax.devices()`, also
             those of the other processes of a `jax.distributed` job.
         memory: the bytes that may be used on each device; by default 90 % of what is free.
