@@ -75,6 +75,20 @@ def test_it_trains_like_optax_and_leaves_statistics_to_the_model(graph: bool):
 
 
 @each_mode
+@pytest.mark.parametrize("wrt", [nnx.LoRAParam, "params", nnx.All(nnx.Param, nnx.BatchStat)])
+def test_a_filter_that_selects_nothing_is_refused(graph: bool, wrt: Any):
+    model = Net(nnx.Rngs(0))
+    with pytest.raises(
+        ValueError, match=r"selects no variable .* 5 `Param`, 2 `BatchStat`.* `wrt=nnx.Param`"
+    ) as caught:
+        modulax.nnx.Optimizer(model, mx.AdamW(1e-2), wrt=wrt, graph=graph)
+    assert ("with that tag" in str(caught.value)) == (wrt == "params")
+    optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2), wrt=wrt, graph=graph, allow_empty=True)
+    optimizer.update(model, nnx.state(model, wrt))
+    assert optimizer.step[...] == 1
+
+
+@each_mode
 def test_numbers_change_while_it_trains_and_nothing_is_traced_again(graph: bool):
     model = Net(nnx.Rngs(0))
     optimizer = modulax.nnx.Optimizer(model, mx.AdamW(1e-2, weight_decay=0.0), graph=graph)

@@ -256,7 +256,9 @@ def test_the_found_chunk_is_nearly_the_largest_that_fits(members: int, devices: 
     assert _memory.fitting(needed, members, rounded, None, float("inf")) == rounded(members)
 
 
-@pytest.mark.parametrize("members, chunk, devices, width", [(36, 24, 1, 18), (36, 24, 8, 24), (7, 3, 1, 3), (9, 24, 1, 9)])
+@pytest.mark.parametrize(
+    "members, chunk, devices, width", [(36, 24, 1, 18), (36, 24, 8, 24), (7, 3, 1, 3), (9, 24, 1, 9)]
+)
 def test_chunks_are_of_equal_size(members: int, chunk: int, devices: int, width: int):
     """36 members in chunks of 24 would train 12 copies of the last one."""
 

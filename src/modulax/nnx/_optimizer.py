@@ -144,12 +144,15 @@ class Optimizer(nnx.Pytree):
 
         optimizer.hyperparameters.learning_rate[...] = 1e-4  # nothing is recompiled
 
+    Write `nnx.jit`, not `jax.jit`, under which the model and the optimizer are copies: nothing would be trained.
+
     Args:
         model: the model.
         optimizer: a transform or an optimizer. What it knows of roles, as `Muon` does, it reads from the model.
         wrt: filter of the variables to train, the same as for `nnx.grad`.
         graph: graph mode or tree mode, as in `nnx.Optimizer`; the default is set by `nnx.set_graph_mode`.
         zero: axis of the mesh to divide the state over, or several axes, as in `state_sharding` (ZeRO-1).
+        allow_empty: whether `wrt` may select nothing.
 
     Attributes:
         hyperparameters: the optimizer, with an `nnx.Variable` in place of every hyperparameter.
@@ -159,8 +162,8 @@ class Optimizer(nnx.Pytree):
             `mx.tree.get(optimizer.state, "mu")`.
 
     Raises:
-        ValueError: if `optimizer` is not a modulax transform or has an `Injected` in it, or if the state cannot be
-            divided over `zero`.
+        ValueError: if `optimizer` is not a modulax transform or has an `Injected` in it, if `wrt` selects no variable,
+            or if the state cannot be divided over `zero`.
     """
 
     def __init__(
@@ -171,6 +174,7 @@ class Optimizer(nnx.Pytree):
         wrt: Any = nnx.Param,
         graph: bool | None = None,
         zero: str | tuple[str, ...] | None = None,
+        allow_empty: bool = False,
     ) -> None:
         if not isinstance(optimizer, AbstractTransform):
             raise ValueError(
@@ -189,6 +193,8 @@ class Optimizer(nnx.Pytree):
         optimizer = with_roles(optimizer, lambda given: table_of(model_of(model, wrt, graph), given))
         variables = nnx.state(model, wrt, graph=graph)
         params = nnx.as_pure(variables)
+        if not (allow_empty or jtu.tree_leaves(params)):
+            raise ValueError(_nothing_selected(wrt, nnx.state(model, graph=graph)))
         state = _init(optimizer, params, zero)
         self.hyperparameters = nnx.data(jtu.tree_map(lambda x: Hyperparameter(strong(jnp.asarray(x))), optimizer))
         self._structure, boxes = _boxed(state, params, variables, is_divided=zero is not None)
@@ -322,6 +328,18 @@ def _init(optimizer: AbstractTransform, params: PyTree, zero: str | tuple[str, .
     if is_named or zero is not None:
         return jax.jit(optimizer.init, out_shardings=state_sharding(optimizer, params, zero=zero))(params)
     return optimizer.init(params)
+
+
+def _nothing_selected(wrt: Any, variables: PyTree) -> str:
+    """The error message for a filter that selects none of the variables of a model."""
+    types = collections.Counter(type(x).__name__ for x in jtu.tree_leaves(variables, is_leaf=is_variable))
+    there = ", ".join(f"{n} `{name}`" for name, n in types.items()) or "none"
+    tag = " A string selects the variables with that tag." if isinstance(wrt, str) else ""
+    return (
+        f"`modulax.nnx.Optimizer(wrt={getattr(wrt, '__name__', repr(wrt))})` selects no variable of the model, so "
+        f"nothing would be trained. Its variables: {there}.{tag} Give a type of these, such as `wrt=nnx.Param`, or "
+        f"write `allow_empty=True` if nothing is to be trained."
+    )
 
 
 def _boxed(
