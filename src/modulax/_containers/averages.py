@@ -17,7 +17,7 @@ from .._protocol.fields import Number, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, ratio, safe_increment
-from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE
+from .._support.checks import DECAY, NON_NEGATIVE, WHOLE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.placement import typed_like
 from .._support.types import Count, Params, State, Updates
@@ -105,7 +105,7 @@ class ParamEMA(AbstractContainer):
     decay: Number = number(0.999, needs=DECAY)
     debias: bool = eqx.field(static=True, default=True)
     start: Number = number(0, needs=NON_NEGATIVE)
-    every: Number = number(1, needs=AT_LEAST_ONE)
+    every: Number = number(1, needs=WHOLE)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     _keeps_direction: ClassVar[bool] = True
@@ -207,7 +207,7 @@ class ParamAverage(AbstractContainer):
 
     inner: AbstractTransform = required_part()
     start: Number = number(0, needs=NON_NEGATIVE)
-    every: Number = number(1, needs=AT_LEAST_ONE)
+    every: Number = number(1, needs=WHOLE)
     window: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
 
     _keeps_direction: ClassVar[bool] = True

@@ -12,7 +12,7 @@ from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, required_number
 from .._protocol.transform import AbstractTransform, Effect, Move, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
-from .._support.checks import NON_NEGATIVE, boolean
+from .._support.checks import WHOLE_OR_ZERO, boolean
 from .._support.module import AbstractState, nested, shared
 from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
@@ -53,7 +53,7 @@ class ApplyIfFinite(AbstractGate):
     """
 
     inner: AbstractTransform = required_part()
-    max_consecutive_errors: Number = required_number(needs=NON_NEGATIVE)
+    max_consecutive_errors: Number = required_number(needs=WHOLE_OR_ZERO)
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del tree, state

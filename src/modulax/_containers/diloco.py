@@ -13,7 +13,7 @@ from .._protocol.container import in_dtypes_of, part, required_part
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
-from .._support.checks import AT_LEAST_ONE
+from .._support.checks import WHOLE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.placement import typed_like
 from .._support.types import Count, Params, State, Updates
@@ -74,7 +74,7 @@ class DiLoCo(AbstractSteering):
     """
 
     inner_optimizer: AbstractTransform = required_part()
-    sync_period: Number = number(500.0, needs=AT_LEAST_ONE)
+    sync_period: Number = number(500.0, needs=WHOLE)
     outer_optimizer: AbstractTransform = part(
         default_factory=lambda: Chain(Trace(0.9, nesterov=True), ScaleByLearningRate(0.7)),
         state="outer_state",

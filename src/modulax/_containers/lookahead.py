@@ -14,7 +14,7 @@ from .._protocol.fields import Number, required_number
 from .._protocol.last_step import in_rounds
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
-from .._support.checks import AT_LEAST_ONE
+from .._support.checks import WHOLE
 from .._support.module import AbstractModule, AbstractState, like_params, nested, shared, with_fields
 from .._support.placement import typed_like
 from .._support.types import Count, Params, State, Updates
@@ -153,7 +153,7 @@ class Lookahead(AbstractSteering):
     """
 
     fast_optimizer: AbstractTransform = required_part(state="fast_state")
-    sync_period: Number = required_number(needs=AT_LEAST_ONE)
+    sync_period: Number = required_number(needs=WHOLE)
     slow_step_size: Number = required_number()
     reset_state: bool = eqx.field(static=True, default=False)
 

@@ -10,7 +10,7 @@ from .._protocol.container import AbstractContainer, only_state, required_part
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment
-from .._support.checks import AT_LEAST_ONE, FRACTION, POSITIVE
+from .._support.checks import AT_LEAST_ONE, FRACTION, POSITIVE, WHOLE
 from .._support.module import AbstractState, nested, shared
 from .._support.types import Count, Params, State, Updates
 from ..tree._math import all_finite, choose
@@ -68,7 +68,7 @@ class LossScaling(AbstractContainer):
     init_scale: Number = number(2.0**15, needs=POSITIVE)
     growth_factor: Number = number(2.0, needs=AT_LEAST_ONE)
     backoff_factor: Number = number(0.5, needs=FRACTION)
-    growth_interval: Number = number(2000, needs=AT_LEAST_ONE)
+    growth_interval: Number = number(2000, needs=WHOLE)
 
     def init(self, params: Params) -> LossScalingState:
         """Return the first scale, counters at zero, and the inner state."""

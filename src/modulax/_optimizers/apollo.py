@@ -9,7 +9,7 @@ from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
-from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE
+from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, WHOLE
 from .._support.keys import key
 from .._transforms.apollo import METHODS, SCALES, ScaleByApollo
 from .._transforms.decayed_step import DecayedStep
@@ -64,7 +64,7 @@ class Apollo(AbstractOptimizer):
 
     learning_rate: Hyperparameter = number(1e-3)
     rank: int = eqx.field(static=True, default=256, metadata={"least": 1})
-    update_proj_gap: Hyperparameter = number(200, needs=AT_LEAST_ONE)
+    update_proj_gap: Hyperparameter = number(200, needs=WHOLE)
     scale: Hyperparameter = number(1.0, needs=NON_NEGATIVE)
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)
@@ -126,7 +126,7 @@ class ApolloMini(AbstractOptimizer):
     """
 
     learning_rate: Hyperparameter = number(1e-3)
-    update_proj_gap: Hyperparameter = number(200, needs=AT_LEAST_ONE)
+    update_proj_gap: Hyperparameter = number(200, needs=WHOLE)
     scale: Hyperparameter = number(128.0, needs=NON_NEGATIVE)
     b1: Hyperparameter = number(0.9, needs=DECAY)
     b2: Hyperparameter = number(0.999, needs=DECAY)

@@ -10,7 +10,7 @@ from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
-from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
+from .._support.checks import DECAY, FRACTION, WHOLE
 from .._transforms.eshampoo import ScaleByEShampoo
 from .._transforms.matrices import matrices_as
 from .._transforms.muon import MuonDimensionNumbers
@@ -71,7 +71,7 @@ class EShampoo(AbstractOptimizer):
     b3: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Hyperparameter = number(1e-12)
     weight_decay: Hyperparameter = number(1e-5)
-    precondition_frequency: Hyperparameter = number(100, needs=AT_LEAST_ONE)
+    precondition_frequency: Hyperparameter = number(100, needs=WHOLE)
     start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     block_size: int = eqx.field(static=True, default=8192, metadata={"least": 1})
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)

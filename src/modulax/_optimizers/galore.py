@@ -11,7 +11,7 @@ from .._protocol.fields import Hyperparameter, choice, followed, number, require
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
-from .._support.checks import AT_LEAST_ONE
+from .._support.checks import WHOLE
 from .._support.types import Follow
 from .._transforms.galore import GaLoreDimensionNumbers, ScaleByGaLore, adam_unless_given
 from .._transforms.matrices import matrices_as
@@ -59,7 +59,7 @@ class GaLore(AbstractOptimizer):
 
     learning_rate: Hyperparameter = required_number()
     rank: int = eqx.field(static=True, default=128)
-    update_proj_gap: Hyperparameter = number(200, needs=AT_LEAST_ONE)
+    update_proj_gap: Hyperparameter = number(200, needs=WHOLE)
     scale: Hyperparameter = number(1.0)
     base_optimizer: AbstractTransform = part(None, converter=adam_unless_given)
     weight_decay: Hyperparameter = number(0.0)

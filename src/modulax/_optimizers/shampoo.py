@@ -11,7 +11,7 @@ from .._protocol.fields import Hyperparameter, OptionalNumber, number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
-from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
+from .._support.checks import DECAY, FRACTION, WHOLE
 from .._transforms.matrices import matrices_as
 from .._transforms.muon import MuonDimensionNumbers
 from .._transforms.regularization import AddDecayedWeights
@@ -65,7 +65,7 @@ class Shampoo(AbstractOptimizer):
     b3: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Hyperparameter = number(1e-12)
     weight_decay: Hyperparameter = number(0.0)
-    precondition_frequency: Hyperparameter = number(1, needs=AT_LEAST_ONE)
+    precondition_frequency: Hyperparameter = number(1, needs=WHOLE)
     start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     block_size: int = eqx.field(static=True, default=1024, metadata={"least": 1})
     exponent: OptionalNumber = number(None, optional=True)
@@ -136,7 +136,7 @@ class KLShampoo(AbstractOptimizer):
     b2: Hyperparameter = number(1.0, needs=FRACTION)
     eps: Hyperparameter = number(1e-12)
     weight_decay: Hyperparameter = number(0.0)
-    precondition_frequency: Hyperparameter = number(1, needs=AT_LEAST_ONE)
+    precondition_frequency: Hyperparameter = number(1, needs=WHOLE)
     start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     block_size: int = eqx.field(static=True, default=1024, metadata={"least": 1})
     exponent: OptionalNumber = number(None, optional=True)

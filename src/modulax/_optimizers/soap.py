@@ -10,7 +10,7 @@ from .._containers.chain import Chain
 from .._protocol.fields import Hyperparameter, OptionalNumber, number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
-from .._support.checks import AT_LEAST_ONE, DECAY
+from .._support.checks import DECAY, WHOLE
 from .._transforms.decayed_step import DecayedStep
 from .._transforms.matrices import matrices_as
 from .._transforms.muon import MuonDimensionNumbers
@@ -67,7 +67,7 @@ class SOAP(AbstractOptimizer):
     shampoo_beta: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Hyperparameter = number(1e-8)
     weight_decay: Hyperparameter = number(0.01)
-    precondition_frequency: Hyperparameter = number(10, needs=AT_LEAST_ONE)
+    precondition_frequency: Hyperparameter = number(10, needs=WHOLE)
     max_precond_dim: int = eqx.field(static=True, default=10_000, metadata={"least": 1})
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))

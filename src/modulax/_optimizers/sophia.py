@@ -11,7 +11,7 @@ from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number,
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
-from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
+from .._support.checks import DECAY, POSITIVE, WHOLE
 from .._support.types import Follow
 from .._transforms.hessian_diagonal import GaussNewtonBartlett, HutchinsonDiagonal
 from .._transforms.regularization import AddDecayedWeights
@@ -67,7 +67,7 @@ class Sophia(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     gamma: Hyperparameter = number(0.01)
     clip_threshold: OptionalNumber = number(1.0, optional=True)
-    update_interval: Hyperparameter = number(10, needs=AT_LEAST_ONE)
+    update_interval: Hyperparameter = number(10, needs=WHOLE)
     hessian_diagonal_fn: AbstractTransform = HutchinsonDiagonal()
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     follow: Follow = followed()
@@ -137,7 +137,7 @@ class SophiaG(AbstractOptimizer):
     weight_decay: Hyperparameter = number(0.1)
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
     batch_size: Hyperparameter = number(5120)
-    update_interval: Hyperparameter = number(10, needs=AT_LEAST_ONE)
+    update_interval: Hyperparameter = number(10, needs=WHOLE)
     hessian_diagonal_fn: AbstractTransform = GaussNewtonBartlett()
     _: KW_ONLY
     eps: Hyperparameter = number(1e-15, needs=POSITIVE)

@@ -301,8 +301,10 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
         )
     requirement = field.metadata["needs"]
     # Inside our own programs every hyperparameter is traced. It was checked when it was given, and a check in every
-    # step would take longer than the step of a small model.
-    return value if requirement is None else require(call, value, requirement, deferred=not is_tracing())
+    # step would take longer than the step of a small model. A schedule of whole numbers may be between two of them.
+    if requirement is None or (is_tracing() and requirement.least is not None):
+        return value
+    return require(call, value, requirement, deferred=not is_tracing())
 
 
 def _what_was_meant(value: Any) -> str:

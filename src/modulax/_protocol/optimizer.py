@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 
 from .._support.arithmetic import no_steps, safe_increment
 from .._support.module import AbstractState, nested, shared, with_fields
+from .._support.tracing import tracing
 from .._support.types import Count, P, Params, State, Updates
 from .container import check_parts, eval_parts, part_fields
 from .passed_on import transform_over_run
@@ -81,10 +82,10 @@ class AbstractOptimizer(AbstractTransform):
         Args:
             state: the state of this optimizer.
         """
-        if state is None:
-            yield Part("transform", None, with_current_values(self, 0, schedule_states(self)).transform())
-        else:
-            yield Part("transform", None, self.at(state).transform(), state.inner)
+        now = with_current_values(self, 0, schedule_states(self)) if state is None else self.at(state)
+        with tracing():  # its numbers were checked
+            transform = now.transform()
+        yield Part("transform", None, transform, None if state is None else state.inner)
 
     def _part_over_run(self) -> Part:
         """Return `transform()`, with a schedule in the place of each number that follows one."""

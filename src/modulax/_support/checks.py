@@ -116,10 +116,11 @@ def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str =
 
 
 class Requirement(NamedTuple):
-    """A requirement on a hyperparameter: a predicate on arrays, and its wording in error messages."""
+    """A requirement on a hyperparameter: a predicate on arrays, its wording in messages, and the least whole number."""
 
     is_met_by: Callable[[Any], Any]
     words: str
+    least: int | None = None
 
 
 DECAY = Requirement(lambda x: (x >= 0) & (x < 1), "must be in [0, 1)")
@@ -138,7 +139,8 @@ POSITIVE = Requirement(lambda x: x > 0, "must be positive")
 
 
 AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
-WHOLE = Requirement(lambda x: (x >= 1) & (x == x // 1), "must be a whole number of at least 1")
+WHOLE = Requirement(lambda x: (x >= 1) & (x == x.round()), "must be a whole number of at least 1", 1)
+WHOLE_OR_ZERO = Requirement(lambda x: (x >= 0) & (x == x.round()), "must be a whole number of at least 0", 0)
 
 
 def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:
@@ -151,7 +153,8 @@ def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) 
         broken = jnp.logical_not(requirement.is_met_by(value))
         return eqx.error_if(value, broken, f"{call} {requirement.words}.") if deferred else value
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.is_met_by(np.asarray(value))):
-        raise ValueError(f"{call} {requirement.words}, got {value}.")
+        hint = "" if requirement.least is None else f" Write {np.fmax(np.rint(value), requirement.least):.0f}."
+        raise ValueError(f"{call} {requirement.words}, got {np.asarray(value)[()]!s}.{hint}")
     return value
 
 

@@ -27,7 +27,7 @@ from .._support.arithmetic import (
     scalar_like,
     second_moment_like,
 )
-from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE
+from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, WHOLE
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
@@ -112,7 +112,7 @@ class ScaleByApollo(AbstractTransform):
     clock: ClassVar[Clock] = "steps"
 
     rank: int = eqx.field(static=True, default=256, metadata={"least": 1})
-    update_proj_gap: Number = number(200, needs=AT_LEAST_ONE)
+    update_proj_gap: Number = number(200, needs=WHOLE)
     scale: Number = number(1.0, needs=NON_NEGATIVE)
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=DECAY)

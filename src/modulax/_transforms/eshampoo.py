@@ -24,7 +24,7 @@ from .._support.arithmetic import (
     scalar_like,
     zeros_in,
 )
-from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
+from .._support.checks import DECAY, FRACTION, WHOLE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
@@ -129,7 +129,7 @@ class ScaleByEShampoo(AbstractTransform):
     b2: Number = number(0.999, needs=FRACTION)
     b3: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Number = number(1e-12)
-    precondition_frequency: Number = number(100, needs=AT_LEAST_ONE)
+    precondition_frequency: Number = number(100, needs=WHOLE)
     start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     block_size: int = eqx.field(static=True, default=8192, metadata={"least": 1})
     _: dataclasses.KW_ONLY

@@ -22,7 +22,7 @@ from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import is_due, safe_increment
-from .._support.checks import AT_LEAST_ONE
+from .._support.checks import WHOLE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Follow, Params, State, Updates
 from .._support.varying import cond
@@ -109,7 +109,7 @@ class ScaleByGaLore(AbstractContainer):
     _gives_gradients: ClassVar[bool] = False
 
     rank: int = eqx.field(static=True, default=128, metadata={"least": 1})
-    update_proj_gap: Number = number(200, needs=AT_LEAST_ONE)
+    update_proj_gap: Number = number(200, needs=WHOLE)
     scale: Number = number(1.0)
     base_optimizer: AbstractTransform = part(None, state="base_optimizer_state", converter=adam_unless_given)
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import at_least_float32, bias, moment, zeros_in
-from .._support.checks import AT_LEAST_ONE, DECAY
+from .._support.checks import DECAY, WHOLE
 from .._support.module import AbstractState, counter, like_params
 from .._support.placement import typed_like
 from .._support.types import Count, Shared
@@ -138,7 +138,7 @@ class ApplyEvery(AbstractLeafwise[ApplyEveryState]):
         k: number of updates in a sum.
     """
 
-    k: Number = number(1, needs=AT_LEAST_ONE)
+    k: Number = number(1, needs=WHOLE)
 
     def init_leaf(self, p):
         return ApplyEveryState(grad_acc=zeros_in(p, at_least_float32(p.dtype)))

@@ -28,7 +28,7 @@ from .._support.arithmetic import (
     scalar_like,
     zeros_in,
 )
-from .._support.checks import AT_LEAST_ONE, DECAY, FRACTION
+from .._support.checks import DECAY, FRACTION, WHOLE
 from .._support.module import AbstractState, like_params, nested, shared
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
@@ -156,7 +156,7 @@ class ScaleByShampoo(AbstractContainer):
     b2: Number = number(1.0, needs=FRACTION)
     b3: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Number = number(1e-12)
-    precondition_frequency: Number = number(1, needs=AT_LEAST_ONE)
+    precondition_frequency: Number = number(1, needs=WHOLE)
     start: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
     block_size: int = eqx.field(static=True, default=1024, metadata={"least": 1})
     exponent: OptionalNumber = number(None, optional=True)

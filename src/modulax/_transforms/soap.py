@@ -26,7 +26,7 @@ from .._support.arithmetic import (
     scalar_like,
     zeros_in,
 )
-from .._support.checks import AT_LEAST_ONE, DECAY
+from .._support.checks import DECAY, WHOLE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
@@ -135,7 +135,7 @@ class ScaleBySOAP(AbstractTransform):
     b2: Number = number(0.95, needs=DECAY)
     shampoo_beta: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Number = number(1e-8)
-    precondition_frequency: Number = number(10, needs=AT_LEAST_ONE)
+    precondition_frequency: Number = number(10, needs=WHOLE)
     max_precond_dim: int = eqx.field(static=True, default=10_000, metadata={"least": 1})
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     _: dataclasses.KW_ONLY

@@ -20,7 +20,7 @@ from .._protocol.fields import Number, OptionalNumber, followed, number, require
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import bias, moment, second_moment_like, zeros_in
-from .._support.checks import AT_LEAST_ONE, DECAY, POSITIVE
+from .._support.checks import DECAY, POSITIVE, WHOLE
 from .._support.module import AbstractState, counter, like_params, nested, shared
 from .._support.types import Count, Follow, Params, Shared, State, Updates
 from .._support.varying import cond
@@ -147,7 +147,7 @@ class ScaleBySophia(AbstractSophia):
     eps: Number = number(1e-8, needs=POSITIVE)
     gamma: Number = number(0.01)
     clip_threshold: OptionalNumber = number(1.0, optional=True)
-    update_interval: Number = number(10, needs=AT_LEAST_ONE)
+    update_interval: Number = number(10, needs=WHOLE)
     hessian_diagonal_fn: AbstractTransform = part(HutchinsonDiagonal(), state="hessian_fn_state", auxiliary=True)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     follow: Follow = followed()
@@ -204,7 +204,7 @@ class ScaleBySophiaG(AbstractSophia):
     b2: Number = number(0.99, needs=DECAY)
     rho: Number = number(0.04)
     batch_size: Number = number(5120)
-    update_interval: Number = number(10, needs=AT_LEAST_ONE)
+    update_interval: Number = number(10, needs=WHOLE)
     hessian_diagonal_fn: AbstractTransform = part(GaussNewtonBartlett(), state="hessian_fn_state", auxiliary=True)
     _: KW_ONLY
     eps: Number = number(1e-15, needs=POSITIVE)

@@ -33,6 +33,7 @@ from .._support.checks import (
     POSITIVE,
     PROPER_FRACTION,
     WHOLE,
+    WHOLE_OR_ZERO,
     Requirement,
     check_integer,
     listing,
@@ -74,9 +75,8 @@ class Interval(NamedTuple):
 EVERYWHERE = Interval(-INF, INF)
 INTERVALS: dict[Requirement | None, Interval] = {
     **dict.fromkeys((DECAY, FRACTION, PROPER_FRACTION), Interval(0, 1)),
-    **dict.fromkeys((POSITIVE, NON_NEGATIVE), Interval(0, INF)),
-    AT_LEAST_ONE: Interval(1, INF),
-    WHOLE: Interval(1, INF),
+    **dict.fromkeys((POSITIVE, NON_NEGATIVE, WHOLE_OR_ZERO), Interval(0, INF)),
+    **dict.fromkeys((AT_LEAST_ONE, WHOLE), Interval(1, INF)),
 }
 
 
