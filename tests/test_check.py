@@ -197,7 +197,20 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         "`SGD`, `WarmupCosineDecay`, reaches 100.",
         mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 1e-3, 1000, 5000)),
     ),
-    "a negative rate": (mx.SGD(-0.1), MODEL, "`SGD` is negative, -0.1", mx.SGD(0.1)),
+    "a negative rate": (mx.SGD(-0.1), MODEL, r"`SGD` is negative, -0.1.*`Chain\(Scale\(-1.0\), ...\)`", mx.SGD(0.1)),
+    "a rate of 100": (mx.Chain(mx.Clip(1.0), mx.SGD(100.0)), MODEL, "`SGD` reaches 100.", mx.SGD(0.1)),
+    "a rate of AdamW in Muon": (
+        mx.Muon(0.1, adam_learning_rate=60.0),
+        MODEL,
+        "the adam learning rate of `Muon` reaches 60.",
+        mx.Muon(0.1, adam_learning_rate=0.1),
+    ),
+    "growing weights": (
+        mx.AdamW(1e-3, weight_decay=-0.1, mask=mx.decays),
+        MODEL,
+        "the weight decay of `AdamW` is negative, -0.1: it makes weights grow",
+        mx.AdamW(1e-3, weight_decay=0.1, mask=mx.decays),
+    ),
     "a rate of NaN": (mx.SGD(lambda step: jnp.sqrt(-step) - 1), MODEL, "`SGD`, .* is NaN.", mx.SGD(0.1)),
     "lost steps": (
         mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 2e-4, 10, 100)),
@@ -271,7 +284,6 @@ ONLY_CHECKED = (
     *(name for name in FOUND if name.startswith("ascent")),
     "no decay",
     *(name for name in FOUND if name.startswith("decay of biases")),
-    "a negative rate",
     "two rates",
 )
 
@@ -500,10 +512,38 @@ def test_a_pattern_that_may_win_is_not_refused(name: str):
     ALIVE[name]()
 
 
+COUNTS: dict[str, Any] = {
+    "every_k": lambda n: mx.MultiSteps(mx.SGD(0.1), n),
+    "k": mx.ApplyEvery,
+    "sync_period": lambda n: mx.Lookahead(mx.SGD(0.1), n, 0.5),
+    "max_consecutive_errors": lambda n: mx.ApplyIfFinite(mx.SGD(0.1), n),
+    "every": lambda n: mx.ParamEMA(mx.SGD(0.1), every=n),
+    "patience": lambda n: mx.ReduceOnPlateau(patience=n),
+    "growth_interval": lambda n: mx.LossScaling(mx.SGD(0.1), growth_interval=n),
+    "precondition_frequency": lambda n: mx.SOAP(0.1, precondition_frequency=n),
+    "update_interval": lambda n: mx.SophiaG(0.1, update_interval=n),
+    "update_proj_gap": lambda n: mx.GaLore(0.1, update_proj_gap=n),
+}
+
+
 def test_counts_are_whole():
-    mx.MultiSteps(mx.SGD(0.1), 4)
-    with pytest.raises(ValueError, match="whole number of at least 1"):
-        mx.MultiSteps(mx.SGD(0.1), 4.5)
+    for field, make in COUNTS.items():
+        with pytest.raises(ValueError, match=rf"\({field}=...\)` must be a whole number .*, got 4.6. Write 5\."):
+            make(4.6)
+        for count in (4, 4.0, float("inf")):  # never
+            make(count)
+    with pytest.raises(ValueError, match=r"must be a whole number of at least 0, got -1.0. Write 0\."):
+        mx.ApplyIfFinite(mx.SGD(0.1), -1)
+    # A schedule may be between two of them, and its optimizer is made of its value.
+    scheduled = mx.SOAP(0.1, precondition_frequency=mx.schedules.Linear(1.5, 1.0, 1))
+    assert next(scheduled.each_part()).transform.hyperparameters()["precondition_frequency"] == 1.5
+
+
+def test_rates_that_are_meant_or_not_known():
+    for rate in (1.0, 30.0, jnp.asarray(-1.0)):  # `init` does not wait for an array on a device
+        mx.LARS(rate).init(TWO)
+    mx.Chain(mx.Scale(-1.0), mx.SGD(0.1)).init(TWO)  # the way to maximize
+    jax.vmap(lambda rate: mx.SGD(rate).init(TWO))(jnp.asarray([-1.0, 100.0]))
 
 
 def test_mistakes_with_the_optimizer_of_nnx():

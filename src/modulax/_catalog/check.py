@@ -17,7 +17,7 @@ from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.rates import is_of_library, parts_over_run
 from .._protocol.schedule import is_schedule
-from .._protocol.small_steps import lost_steps, not_numbers, warnings_in, wrong_rate
+from .._protocol.small_steps import lost_steps, warnings_in, wrong_numbers
 from .._protocol.transform import AbstractTransform, everything_in
 from .._roles.find import Roles, model_of, table_of
 from .._roles.labels import with_roles
@@ -71,10 +71,8 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     shown, tree = describe(optimizer, seen.params), shapes_of(seen.params)
     found = [
         *_ascent(optimizer, shown, tree),
-        *_rates(optimizer),
-        *not_numbers(optimizer),
+        *wrong_numbers(optimizer, _LARGEST),
         *_two_rates(optimizer),
-        *_negative_decay(optimizer),
         *_decay(optimizer, shown, tree, table_of(seen, {})),
         *trained_hyperparameters(seen.params),
         *warnings_in(optimizer, tree, _LARGEST),
@@ -133,7 +131,7 @@ def _turn(route: tuple["_Step", ...]) -> _Turn:
 
 def _signs_of(part: AbstractTransform, tree: PyTree) -> set[float | None]:
     """The signs by which a part multiplies updates, None for one that is unknown; empty if it keeps their scale."""
-    if part._negates:  # `_rates` finds a negative learning rate
+    if part._negates:  # `wrong_numbers` finds a negative learning rate
         return {-1.0}
     rate = getattr(part, "learning_rate", None)
     flips = getattr(part, "flip_sign", None)
@@ -200,14 +198,6 @@ def _routes(transform: AbstractTransform, tree: PyTree) -> list[tuple[_Step, ...
     return [route if turn.sign else x for route, turn, x in zip(routes, turns, whole, strict=True)]
 
 
-def _rates(optimizer: AbstractTransform) -> Iterator[str]:
-    """A sentence for each number of an optimizer that is no learning rate; `warnings_in` looks at schedules."""
-    for transform in everything_in(optimizer):
-        rate = getattr(transform, "learning_rate", None)
-        if isinstance(transform, AbstractOptimizer) and not is_schedule(rate):
-            yield from wrong_rate(type(transform).__name__, rate, _LARGEST)
-
-
 def _two_rates(optimizer: AbstractTransform) -> Iterator[str]:
     """A sentence for each `ScheduleFree` whose learning rate is not that of its base optimizer."""
     for transform in everything_in(optimizer):
@@ -221,14 +211,6 @@ def _two_rates(optimizer: AbstractTransform) -> Iterator[str]:
                     f"`{type(base).__name__}` in it {inner:.4g}. It is the same rate again: write both, "
                     f'`replace(**{{"*.learning_rate": ...}})`.'
                 )
-
-
-def _negative_decay(optimizer: AbstractTransform) -> Iterator[str]:
-    """A sentence for each optimizer whose weight decay makes weights grow."""
-    for transform in everything_in(optimizer):
-        decay = getattr(transform, "weight_decay", None)
-        if isinstance(transform, AbstractOptimizer) and isinstance(decay, (float, np.ndarray)) and np.any(decay < 0):
-            yield f"the weight decay of `{type(transform).__name__}` is negative, {decay:.4g}: it makes weights grow."
 
 
 def _exclusions(transform: AbstractTransform) -> Iterator[str]:

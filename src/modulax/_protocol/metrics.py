@@ -24,10 +24,8 @@ from ..tree._paths import Names, is_plain, key_names, leaves_with_paths
 from ..tree._quantized import is_quantized
 from ..tree._stacks import unstack
 from .hyperparameters import AbstractHyperparameters
-from .rates import Rate, is_of_library, is_optimizer, parts_over_run, rates_by_pattern, rates_of
+from .rates import RATES, Rate, is_of_library, is_optimizer, parts_over_run, rates_by_pattern, rates_of
 from .schedule import is_schedule
-
-_RATES = ("learning_rate", "adam_learning_rate")
 
 
 class Metric(NamedTuple):
@@ -50,7 +48,7 @@ def hyperparameters_in_force(transform: Any, now: Any, state: Any) -> Iterator[M
     values = dict(jtu.tree_leaves_with_path(now))
     for path, x in jtu.tree_leaves_with_path(transform, is_leaf=is_schedule):
         *before, name = key_names(path)
-        if path in values and (is_schedule(x) or name in _RATES):
+        if path in values and (is_schedule(x) or name in RATES):
             keys = tuple(str(key.key) for key in path[:-1] if isinstance(key, jtu.DictKey))
             yield Metric(name, keys, tuple(before), values[path])
     with tracing():  # what optimizers are made of has numbers that were checked
@@ -63,7 +61,7 @@ def _computed(transform: Any, state: Any, keys: Names = ()) -> Iterator[Metric]:
     if not is_optimizer(transform):
         for part in transform.each_part(state):
             yield from _computed(part.transform, part.state, _below(keys, part))
-    elif not any(key_names(path)[-1] in _RATES for path, _ in jtu.tree_leaves_with_path(transform)):
+    elif not any(key_names(path)[-1] in RATES for path, _ in jtu.tree_leaves_with_path(transform)):
         found = list(_inside(transform, state, keys))
         yield from (found[0]._replace(keys=keys),) if len(found) == 1 else found
 
@@ -74,7 +72,7 @@ def _inside(transform: Any, state: Any, keys: Names) -> Iterator[Metric]:
         if part.auxiliary:
             continue
         below = _below(keys, part)
-        own = [(name, rate) for name in _RATES if (rate := getattr(part.transform, name, None)) is not None]
+        own = [(name, rate) for name in RATES if (rate := getattr(part.transform, name, None)) is not None]
         yield from (Metric(name, below, below, x) for name, x in own if not is_schedule(x))
         if not own:
             yield from _inside(part.transform, part.state, below)

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from ..tree._align import is_python_number
 from ..tree._math import trainable
 from ..tree._paths import dotted, leaves_with_paths
 from .hyperparameters import AbstractHyperparameters, batched_number
-from .small_steps import lost_steps, not_numbers, warnings_in
+from .small_steps import lost_steps, warnings_in, wrong_numbers
 
 
 @contextlib.contextmanager
@@ -98,18 +98,18 @@ def refuse_others(owner: str, params: Params) -> None:
 def refuse_empty(owner: str, params: Params) -> None:
     """Raise an error for parameters with nothing to train, and none for what stands for parameters.
 
-    That is a node of its own kind without leaves, as in `optax.tree_map_params`; an empty dict, list or tuple is meant.
+    That is a node of its own kind without leaves, as in `optax.tree_map_params`.
     """
     leaves = jtu.tree_leaves(params)
-    is_placeholder = not leaves and params is not None and not isinstance(params, eqx.Module)
+    is_placeholder = not leaves and not isinstance(params, (eqx.Module, Mapping, list, tuple, type(None)))
     if is_placeholder or any(map(is_inexact_array, leaves)):
         return
     found = [f"{path or 'the tree itself'}: {array_type(x)}" for path, x in leaves_with_paths(params)]
-    what = f"It has {listing(found)}." if found else "It has no leaves."
+    convert = f"It has {listing(found)}. Convert numbers and integers with `jnp.asarray(x, jnp.float32)`."
     raise ValueError(
-        f"`{owner}` found nothing to train: no leaf of the parameters is a floating-point or complex array. {what} "
-        f"Convert numbers and integers with `jnp.asarray(x, jnp.float32)`. If nothing is to be trained, write "
-        f"`init(params, allow_empty=True)`."
+        f"`{owner}` found nothing to train: no leaf of the parameters is a floating-point or complex array. "
+        f"{convert if found else 'It has no leaves.'} If nothing is to be trained, write `init(params, "
+        f"allow_empty=True)`."
     )
 
 
@@ -119,10 +119,10 @@ def warn_of_mistakes(transform: Any, params: Params) -> None:
     if any(isinstance(x, Tracer) for x in arrays):
         return
     trained = trainable(params)
-    found = [*trained_hyperparameters(trained), *warnings_in(transform, trained), *not_numbers(transform)]
+    found = [*trained_hyperparameters(trained), *warnings_in(transform, trained), *wrong_numbers(transform)]
     if any(x.dtype.itemsize < 4 for x in arrays):
         found += lost_steps(transform, trained)
-    for sentence in found:
+    for sentence in dict.fromkeys(found):
         message = f"`{type(transform).__name__}.init`: {sentence} (To silence: {_SILENCE})"
         warnings.warn(message, LikelyMistake, stacklevel=5)
 

@@ -13,6 +13,8 @@ from jaxtyping import PyTree
 from ..tree._paths import Names
 from .masks import applies_to, select
 
+RATES = ("learning_rate", "adam_learning_rate")
+
 
 class Rate(NamedTuple):
     """The learning rate of a parameter: a number or a schedule of a rule, times the factors that follow.

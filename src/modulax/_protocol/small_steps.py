@@ -21,8 +21,12 @@ from ..tree._paths import leaves_with_paths
 from .hyperparameters import AbstractHyperparameters
 from .masks import select
 from .over_steps import values_over_steps
-from .rates import Rate, is_optimizer, parts_over_run, rates_of
+from .rates import RATES, Rate, is_optimizer, parts_over_run, rates_of
 from .schedule import AbstractSchedule, is_schedule, title
+
+# The largest learning rate that a run may have. Peaks of a few units are in use; an argument of a schedule in the place
+# of another one is a number of steps.
+MOST = 50.0
 
 
 def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
@@ -81,15 +85,15 @@ def largest(rate: Any) -> float | None:
     return float(f"{peak:.3g}") if values.ndim else peak  # that of a schedule is sampled, so not exact
 
 
-def wrong_rate(name: str, rate: Any, most: float) -> Iterator[str]:
+def _wrong_rate(what: str, rate: Any, most: float) -> Iterator[str]:
     """Yield a sentence for a learning rate that no run can have.
 
     Args:
-        name: the name of the class that has it.
+        what: the name of the field and of the class that has it.
         rate: a number or a schedule.
         most: the largest learning rate that a run may have.
     """
-    values, what = _values(rate), f"the learning rate of `{name}`"
+    values = _values(rate)
     if isinstance(rate, AbstractSchedule):
         what += f", `{title(rate)}`,"
     if values is None:
@@ -102,18 +106,16 @@ def wrong_rate(name: str, rate: Any, most: float) -> Iterator[str]:
     if np.isnan(values[:2]).any():
         yield f"{what} is NaN."
     elif values.min() < 0 >= values.max():
-        yield f"{what} is negative, {values.min():.4g}: the optimizer negates already. Give a positive number."
+        remedy = "Give a positive number; to maximize, write `Chain(Scale(-1.0), ...)`."
+        yield f"{what} is negative, {values.min():.4g}: the optimizer negates already. {remedy}"
     elif values[peak] > most and (peak < len(values) - 1 or values.size == 1):
         yield f"{what} reaches {values[peak]:.4g}. Did you mix up its arguments?"
 
 
 def _finite(values: np.ndarray) -> int:
     """The number of values before those at the end that are infinite: a rate that doubles every 100 steps overflows."""
-    return (
-        len(values)
-        if np.isfinite(values[-1])
-        else int(np.argmax(np.isinf(values)) if np.isinf(values).any() else len(values))
-    )
+    is_at_end = np.isinf(values) & ~np.isfinite(values[-1])
+    return int(np.argmax(is_at_end)) if is_at_end.any() else len(values)
 
 
 def _values(rate: Any) -> np.ndarray | None:
@@ -125,20 +127,19 @@ def _values(rate: Any) -> np.ndarray | None:
     return np.asarray(rate, np.float64) if is_known else None
 
 
-def warnings_in(transform: Any, tree: PyTree, most: float = 50.0) -> Iterator[str]:
+def warnings_in(transform: Any, tree: PyTree, most: float = MOST) -> Iterator[str]:
     """Yield the sentences of a transform and of all inside it on what is probably a mistake with these parameters.
 
     Args:
         transform: the transform.
         tree: the parameters.
-        most: the largest learning rate that a schedule may have. Peaks of a few units are in use; an argument of the
-            schedule in the place of another one is a number of steps.
+        most: the largest learning rate that a schedule may have.
     """
     yield from transform._effect(tree).warnings
     rate = getattr(transform, "learning_rate", None)
     is_seen = "learning_rate" in getattr(rate, "fields_of_optimizer", ())  # that of the optimizer around it
     if isinstance(rate, AbstractSchedule) and getattr(transform, "flip_sign", True) and not is_seen:
-        yield from wrong_rate(type(transform).__name__, rate, most)
+        yield from _wrong_rate(f"the learning rate of `{type(transform).__name__}`", rate, most)
     # That of an optimizer with a learning rate of its own is not looked at again inside.
     is_one = rate is not None and getattr(transform, "adam_learning_rate", None) is None
     for part in transform.each_part() if is_one else parts_over_run(transform):
@@ -147,17 +148,25 @@ def warnings_in(transform: Any, tree: PyTree, most: float = 50.0) -> Iterator[st
             yield from list(warnings_in(part.transform, seen, most))
 
 
-def not_numbers(transform: Any) -> Iterator[str]:
-    """Yield a sentence for each hyperparameter on the host that is NaN, such as one from a failed computation.
+def wrong_numbers(transform: Any, most: float = MOST) -> Iterator[str]:
+    """Yield a sentence for each hyperparameter on the host that is NaN, and for a number that no optimizer can have.
 
     Args:
         transform: the transform.
+        most: the largest learning rate that an optimizer may have.
     """
     for name, field in transform.__dataclass_fields__.items():
         value = getattr(transform, name) if field.metadata.get("number") else None
         values = None if isinstance(value, AbstractSchedule) else _values(value)
-        if values is not None and np.isnan(values):
-            yield f"the {name.replace('_', ' ')} of `{type(transform).__name__}` is NaN."
+        what = f"the {name.replace('_', ' ')} of `{type(transform).__name__}`"
+        if values is None:
+            continue
+        if np.isnan(values):
+            yield f"{what} is NaN."
+        elif is_optimizer(transform) and name in RATES:
+            yield from _wrong_rate(what, value, most)
+        elif is_optimizer(transform) and name.endswith("weight_decay") and values < 0:
+            yield f"{what} is negative, {values:.4g}: it makes weights grow."
     if not is_optimizer(transform):  # whose parts have the numbers of its fields
         for part in transform.each_part():
-            yield from not_numbers(part.transform)
+            yield from wrong_numbers(part.transform, most)

@@ -113,6 +113,8 @@ class Method:
         if not self._is_python:
             args = tuple(as_arrays(x) if i != 1 else x for i, x in enumerate(args))
             kwargs |= {key: as_arrays(kwargs[key]) for key in ("updates", "params") if key in kwargs}
+            if self.__name__ == "init" and not jtu.tree_leaves((args, kwargs)):
+                kwargs["allow_empty"] = True
         if type(kwargs.get("params", args[-1] if args else None)) is LookaheadParams:
             names = _SIGNATURES[self.__name__].parameters
             return self._of_pair(**dict(zip(names, args, strict=False)) | kwargs)
