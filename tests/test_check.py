@@ -554,6 +554,8 @@ def test_mistakes_with_the_optimizer_of_nnx():
         optimizer.update(grads, model)
     with pytest.raises(AttributeError, match=r"`optimizer.hyperparameters.learning_rate\[...\] = ...`"):
         optimizer.learning_rate = 0.1
+    with pytest.raises(ValueError, match=r"nothing reads .*`optimizer.hyperparameters.learning_rate\[...\] = ...`"):
+        optimizer.update(model, grads, lr=0.1)
     optimizer.update(model, grads)
     optimizer.hyperparameters.learning_rate[...] = 0.2
 

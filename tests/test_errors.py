@@ -14,8 +14,9 @@ import pytest
 from flax.core import FrozenDict
 
 import modulax as mx
-from modulax import schedules
+from modulax import compat, schedules
 from modulax._support import checks
+from modulax.tree._names import as_argument
 
 PARAMS = {"dense": {"bias": jnp.ones(2), "kernel": jnp.ones((3, 2))}, "scale": jnp.ones(())}
 TRANSFORMS: dict[str, Callable[[], Any]] = {
@@ -230,6 +231,64 @@ def test_a_mask_of_arrays():
 def test_patterns_that_are_none(patterns: Any):
     with pytest.raises((ValueError, TypeError), match=r"mapping|patterns"):
         mx.by_path(patterns)
+
+
+@pytest.mark.parametrize("nothing", [{}, [], (), {"a": {}, "b": [()]}, None, eqx.nn.Identity()], ids=repr)
+def test_parameters_with_nothing_to_train(nothing: Any):
+    for transform in (mx.AdamW(0.1), mx.MultiSteps(mx.SGD(0.1), 2), mx.Chain(mx.Clip(1.0), mx.SGD(0.1))):
+        for init in (transform.init, jax.jit(transform.init)):
+            with pytest.raises(ValueError, match=words("found nothing to train", "`init(params, allow_empty=True)`")):
+                init(nothing)
+        transform.init(nothing, allow_empty=True)
+    compat.adam(0.1).init(nothing)  # as optax
+
+
+def _update(updates: Any, state: Any, params: Any = None, *, learning_rate: Any = 1.0) -> Any:
+    return jax.tree.map(lambda u: learning_rate * u, updates), state
+
+
+def _update_with_any(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+    return _update(updates, state, learning_rate=extra.get("lr", 1.0))
+
+
+@pytest.mark.parametrize(
+    "optimizer, word, written, of_nnx",
+    [
+        (mx.AdamW(0.1), "lr", "learning_rate", ".learning_rate"),
+        (mx.AdamW(0.1), "weight_decay", "weight_decay", ".weight_decay"),
+        (mx.SGD(0.1), "momentum", "momentum", None),
+        (mx.SGD(schedules.Linear(0.1, 0.2, 3)), "learning_rate", "learning_rate", None),
+        (mx.Chain(mx.Clip(1.0), a=mx.SGD(0.1)), "lr", "learning_rate", ".parts['a'].learning_rate"),
+        (
+            mx.Partition({"a": mx.SGD(0.1), "b": mx.SGD(0.2)}, lambda params: jax.tree.map(lambda _: "a", params)),
+            "learning_rate",
+            "transforms.a.learning_rate",
+            ".transforms['a'].learning_rate",
+        ),
+    ],
+)
+def test_a_hyperparameter_among_the_extra_arguments(optimizer: Any, word: str, written: str, of_nnx: str | None):
+    params = {"w": jnp.ones(2)}
+    state = optimizer.init(params)
+    for method in (optimizer.step, optimizer.update):
+        with pytest.raises(ValueError, match=words(f"({word}=...)`: nothing reads")) as caught:
+            method(params, state, params, value=1.0, **{word: 0.5})
+        assert f"optimizer.replace({as_argument(written)})`" in str(caught.value)
+        assert ("optimizer.hyperparameters" in str(caught.value)) == (of_nnx is not None)
+        assert f"`optimizer.hyperparameters{of_nnx}[...] = ...`" in str(caught.value) or of_nnx is None
+    optimizer.replace(**{written: 0.5})
+
+
+def test_what_may_read_any_argument_is_not_asked():
+    """A function of the user reads it, or might."""
+    params = {"w": jnp.ones(2)}
+    for optimizer, extra in (
+        (mx.Chain(mx.from_functions(lambda params: (), _update), mx.SGD(0.1)), {"learning_rate": 0.5}),
+        (mx.Chain(mx.from_functions(lambda params: (), _update_with_any), mx.SGD(0.1)), {"lr": 0.5}),
+    ):
+        updates, _ = optimizer.update(params, optimizer.init(params), params, **extra)
+        np.testing.assert_allclose(updates["w"], -0.05, rtol=1e-6)
+    mx.SGD(0.1).step(params, mx.SGD(0.1).init(params), params, epoch=3, value=1.0, total_steps=9)
 
 
 # --- Numbers ---------------------------------------------------------------------------------------

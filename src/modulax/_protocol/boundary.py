@@ -23,6 +23,7 @@ from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import shapes_without, strong, trainable
 from ..tree._state import owners
 from .entry import AbstractBoundary
+from .extra_arguments import refuse_hyperparameters
 from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_mistakes, wrong_state
 
 
@@ -140,6 +141,10 @@ class AbstractUpdateBoundary(AbstractBoundary):
 
 class UpdateBoundary(AbstractUpdateBoundary):
     """The work around `update` of a class here, whose states are Modules."""
+
+    def run(self, transform, /, updates, state, params, extra):
+        refuse_hyperparameters(f"{self.owner}.update", transform, extra)
+        return super().run(transform, updates, state, params, extra)
 
     def with_modules(self, transform: Any, state: State, updates: Updates) -> State:
         """Return the state with the Modules in it."""

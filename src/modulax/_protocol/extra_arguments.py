@@ -5,21 +5,39 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .hyperparameters import AbstractHyperparameters
-from .transform import AbstractTransform, everything_in, extra_arguments
+import jax.tree_util as jtu
+
+from .._support.types import ARRAY_TYPES
+from .._support.wrong_calls import meant_by
+from ..tree._names import as_argument, joined
+from ..tree._paths import key_names
+from .hyperparameters import AbstractHyperparameters, fields_inside, value_at
+from .rates import RATES
 
 # A loop may pass these whatever the optimizer is.
 USUAL = ("value", "grad", "value_fn", "obj_fn", "grad_fn")
 _LIBRARY = __name__.partition(".")[0]
 
 
-def required_arguments(optimizer: AbstractTransform) -> list[str]:
+def extra_arguments(module: Any) -> list[str]:
+    """The extra arguments that a transform, a measure or a stateful schedule requires."""
+    return [argument for argument in module.needs if argument not in ("params", "real")]
+
+
+def everything_in(transform: Any) -> Iterator[Any]:
+    """Yield a transform and all transforms inside it, the outermost first."""
+    yield transform
+    for part in transform.each_part():
+        yield from everything_in(part.transform)
+
+
+def required_arguments(optimizer: Any) -> list[str]:
     """The extra arguments in `needs` of the transforms, stateful schedules and measures of an optimizer."""
     parts = (x for x in _inside(optimizer) if isinstance(x, AbstractHyperparameters) and hasattr(x, "needs"))
     return list(dict.fromkeys(name for part in parts for name in extra_arguments(part)))
 
 
-def optional_arguments(optimizer: AbstractTransform, given: Mapping[str, Any]) -> tuple[set[str], bool]:
+def optional_arguments(optimizer: Any, given: Mapping[str, Any]) -> tuple[set[str], bool]:
     """The other arguments that functions and classes of the user read by name, and whether one of them takes any.
 
     Args:
@@ -37,15 +55,43 @@ def optional_arguments(optimizer: AbstractTransform, given: Mapping[str, Any]) -
     return names, takes_any
 
 
-def _functions(optimizer: AbstractTransform) -> Iterator[Any]:
+def refuse_hyperparameters(owner: str, optimizer: Any, extra: Mapping[str, Any]) -> None:
+    """Raise an error for the name of a hyperparameter among the extra arguments, unless something may read it.
+
+    Args:
+        owner: the method that was called.
+        optimizer: the optimizer.
+        extra: the extra arguments of the step.
+    """
+    if extra.keys() <= {*USUAL}:
+        return
+    named, takes_any = optional_arguments(optimizer, extra)
+    known = {*USUAL, *required_arguments(optimizer), *named}
+    owners = [(path, value_at(optimizer, path[:-1])) for path in fields_inside(optimizer)]
+    fields = [(path, getattr(x, "__dataclass_fields__", {}).get(path[-1])) for path, x in owners]
+    paths = [path for path, field in fields if field and field.metadata.keys() & {"number", "numbers"}]
+    names = {path[-1] for path in paths}
+    for word in () if takes_any else [x for x in extra if x not in known]:
+        for name in [word] if word in names else meant_by(word, names.intersection((*RATES, "weight_decay"))):
+            found = [path for path in paths if path[-1] == name]
+            changed = as_argument(name if len(found) == 1 else joined(found[0]))
+            of_nnx = [jtu.keystr(keys) for keys, _ in jtu.tree_leaves_with_path(optimizer) if key_names(keys) in found]
+            hint = f" (in NNX, `optimizer.hyperparameters{of_nnx[0]}[...] = ...`)" if of_nnx else ""
+            raise ValueError(
+                f"`{owner}({word}=...)`: nothing reads an argument `{word}`; a hyperparameter is changed by "
+                f"`optimizer = optimizer.replace({changed})`{hint}."
+            )
+
+
+def _functions(optimizer: Any) -> Iterator[Any]:
     """What an optimizer holds that is not of this library and may be called, and the method `update` of it."""
     for x in _inside(optimizer):
         module = (x if inspect.isroutine(x) else type(x)).__module__ or ""
-        if module.partition(".")[0] != _LIBRARY:
+        if module.partition(".")[0] != _LIBRARY and not isinstance(x, ARRAY_TYPES):
             yield from (x, getattr(x, "update", None))
 
 
-def _inside(optimizer: AbstractTransform) -> Iterator[Any]:
+def _inside(optimizer: Any) -> Iterator[Any]:
     """The transforms, schedules, measures, functions and other objects that an optimizer is made of."""
     waiting: list[Any] = list(everything_in(optimizer))
     for x in waiting:  # which grows

@@ -33,6 +33,7 @@ from ..tree._math import trainable, zeros_without
 from .apply_updates import apply_updates
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
+from .extra_arguments import everything_in, extra_arguments, refuse_hyperparameters
 from .frozen import numbers_with_paths
 from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .last_step import at_last_step, with_factors
@@ -391,18 +392,6 @@ class AbstractTransform(AbstractHyperparameters):
             _refuse_schedules(self)
 
 
-def extra_arguments(module: Any) -> list[str]:
-    """The extra arguments that a transform, a measure or a stateful schedule requires."""
-    return [argument for argument in module.needs if argument not in ("params", "real")]
-
-
-def everything_in(transform: AbstractTransform) -> Iterator[AbstractTransform]:
-    """Yield a transform and all transforms inside it, the outermost first."""
-    yield transform
-    for part in transform.each_part():
-        yield from everything_in(part.transform)
-
-
 def update_dtypes(*transforms: AbstractTransform) -> list[DTypeLike]:
     """Return every `update_dtype` of the transforms and of those inside them."""
     dtypes = [getattr(t, "update_dtype", None) for transform in transforms for t in everything_in(transform)]
@@ -483,6 +472,7 @@ class AbstractStatelessTransform(AbstractTransform):
 @functools.cache
 def _step_program(cls: type, donate: bool) -> Program:
     def run(transform, grads, state, params, extra):
+        refuse_hyperparameters(f"{cls.__name__}.step", transform, extra)
         # On the gradients as they were given, because `trainable` drops integers.
         refuse_integers(params, grads, f"{cls.__name__}.step")
         grads = trainable(grads)
