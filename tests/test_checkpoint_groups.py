@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -229,14 +230,19 @@ def test_a_count_is_not_restored_without_its_moments():
 
 
 def test_a_state_in_part_is_remarked_on():
-    """Moments of thawed parameters beside a restored count, and a count that the checkpoint lacks."""
+    """Moments of thawed parameters, for which a restored count would be wrong; a count that the checkpoint lacks."""
     adam = mx.Adam(RATE)
     frozen = mx.selective_transform(adam, freeze_mask={"b": True, "w": False})
     saved = with_counts(blank(frozen), 7)
     where = "inner.parts.scale_by_adam"
     found, report = checkpoint.load_state_dict(blank(adam), saved, strict=False)
-    assert report.remarks == (f"Fresh next to the restored `{where}.count`: `{where}.mu.b`, `{where}.nu.b`.",)
-    assert float(found.inner["scale_by_adam"].count) == 7
+    kept, lacking = (f"`{where}.mu.{name}`, `{where}.nu.{name}`" for name in "wb")
+    assert report.remarks == (
+        f"{kept}, `{where}.count` begin fresh together with {lacking}, for which `{where}.count` would be wrong. To "
+        f"keep the former, give new parameters a group of their own in a `Partition`.",
+    )
+    assert {float(np.max(x)) for x in jtu.tree_leaves(found.inner)} == {-1}
+    assert (int(found.step), report.proposed) == (3, {})  # schedules go on
 
     # In a group of its own, what is thawed has its own count.
     found, report = checkpoint.load_state_dict(blank(FORMS["parts"](adam)), saved, strict=False)
@@ -248,6 +254,31 @@ def test_a_state_in_part_is_remarked_on():
     lacks = {name: x for name, x in with_counts(blank(adam), 7).items() if not name.endswith("count")}
     _, report = checkpoint.load_state_dict(blank(adam), lacks, strict=False)
     assert report.remarks == (f"Fresh next to restored moments: `{where}.count`.",)
+
+
+def test_what_is_thawed_takes_the_steps_of_a_fresh_optimizer():
+    """Not steps several times too long, by a count of 1000 steps; nor by the count of a rule with other moments."""
+    params, adam = {"a": jnp.ones(2), "b": jnp.ones(2)}, mx.AdamW(0.1)
+    frozen = mx.Masked(adam, {"a": False, "b": True}, otherwise="zero")
+    saved = {"parts.x.mu.a": np.ones(2, np.float32), "parts.x.count": np.int32(200)}
+    rule = mx.Chain(x=mx.ScaleByAdam())
+    for optimizer, flat, tree in (
+        (adam, with_counts(blank(frozen, params), 1000), params),
+        (rule, saved, {"a": params["a"]}),
+    ):
+        start = optimizer.init(tree)
+        state, report = checkpoint.load_state_dict(start, flat, strict=False)
+        chex.assert_trees_all_equal(mx.tree.set(state, step=0) if optimizer is adam else state, start)
+        assert len(report.remarks) == 1
+    # Averages of parameters begin as copies, so that each one goes on for itself.
+    averaged = mx.ParamEMA(mx.SGD(RATE), 0.9)
+    flat = checkpoint.state_dict(blank(averaged, {"a": params["a"]}))
+    state, report = checkpoint.load_state_dict(averaged.init(params), flat, strict=False)
+    assert float(state.ema["a"][0]) == float(state.count) == -1
+    assert (report.fresh, len(report.remarks)) == (("ema.b",), 1)
+    # Those of gradients, which have the same name, begin with zeros.
+    _, report = moved(mx.Ema(0.9).init(params), mx.Ema(0.9).init({"a": params["a"]}))
+    assert report.restored == {}
 
 
 AROUND = {
@@ -352,7 +383,7 @@ def test_a_proposed_rename_can_be_passed():
         with pytest.raises(ValueError, match=r"Shapes agree with `rename=.*inner_states\.x\..*\.mu\.b'"):
             checkpoint.load_state_dict(then, flat, rename=rules)
         _, report = checkpoint.load_state_dict(then, flat, rename=rules, strict=False)
-        assert (len(report.fresh), len(report.remarks)) == (2, 1)
+        assert (len(report.fresh), len(report.remarks)) == (5, 1)
         for strict in (True, False):
             found, _ = checkpoint.load_state_dict(then, flat, rename=report.proposed, strict=strict)
             assert all(np.all(x == (7 if n.endswith("count") else 3)) for n, x in checkpoint.state_dict(found).items())

@@ -116,9 +116,14 @@ def test_what_torch_has_not_made_is_kept():
     )
     np.testing.assert_array_equal(filled.inner["trace"].trace["b"], 3)
     assert [name.split(".")[-1] for name in report.fresh if "trace" in name] == ["a"]
-    rms = mx.RMSProp(0.1, centered=True).init(params)
+    rms = mx.RMSProp(0.1, centered=True)
     theirs = {"step": 4, "square_avg": np.full(2, 5.0), "grad_avg": np.full(2, 2.0)}
-    filled, report = checkpoint.state_from_torch(rms, {"state": {7: theirs}}, {"a": 7})
+    start = rms.init(params)
+    filled, report = checkpoint.state_from_torch(start, {"state": {7: theirs}}, {"a": 7})
+    chex.assert_trees_all_equal(filled, mx.tree.set(start, step=4))  # a count of 4 would be wrong for `b`
+    assert "a group of their own" in report.remarks[0]
+    groups = mx.groups(rms, {"b": {"learning_rate": 0.1}}).init(params)
+    filled, report = checkpoint.state_from_torch(groups, {"state": {7: theirs}}, {"a": 7})
     means = {name: x for name, x in checkpoint.state_dict(filled).items() if name.endswith("mu.a")}
     assert means
     assert all((x == 2).all() for x in means.values())

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from .._support.checks import listing
-from .._support.module import AbstractState, every_field
 from ..tree._paths import Names, join
 from ._low_bit import by_end
 from ._nesting import Nesting, Place
@@ -26,7 +25,7 @@ def remarks_on_copies(nesting: Nesting, leaves: Mapping[Names, Any], restored: C
     places = {name: nesting.place(name) for name in leaves}
     ends = by_end(name for name in restored if not places[name].rest)
     fields = collections.defaultdict[Names, list[tuple[Names, list[Any]]]](list)
-    for name in _of_copies(places, leaves):
+    for name in _of_copies(nesting, places, leaves):
         place = places[name]
         if name not in restored and (others := ends.get(place.rest[1:])):
             fields[(*place.state, place.rest[0])].append((name, [leaves[other] for other in others]))
@@ -40,13 +39,12 @@ def remarks_on_copies(nesting: Nesting, leaves: Mapping[Names, Any], restored: C
     ]
 
 
-def _of_copies(places: Mapping[Names, Place], leaves: Mapping[Names, Any]) -> Iterator[Names]:
-    """The leaves of fields that begin as copies of the parameters."""
-    copied = {field.name for field in every_field(AbstractState) if field.metadata.get("copied")}
+def _of_copies(nesting: Nesting, places: Mapping[Names, Place], leaves: Mapping[Names, Any]) -> Iterator[Names]:
+    """The leaves of fields that begin as copies of the parameters, and count from the first step on."""
     for name, place in places.items():
         weight = leaves.get((*place.state, "weight_sum")) if place.rest[:1] == ("ema",) else None
         has_no_weight = _is_here(weight) and not np.any(weight)  # an average with `debias`
-        if place.rest and place.rest[0] in copied and not has_no_weight:
+        if nesting.is_copy(place) and not has_no_weight:
             yield name
 
 

@@ -99,9 +99,10 @@ class Report:
         fresh: leaves of the template that the checkpoint doesn't have; they have the values of the template.
         unused: names of the checkpoint that the template doesn't have.
         proposed: the `rename` with which unused arrays would fill fresh leaves of the same shapes, if there is one.
-        remarks: states that are restored in part, such as a count without some of the moments that it counts for;
-            states that stay fresh because the checkpoint has several for them, with different counts; and fresh copies
-            of restored parameters, such as the slow weights of `Lookahead`; and fields that are as optax keeps them.
+        remarks: states that stay fresh because the checkpoint lacks some of the moments that they count the steps of,
+            or has several states for them, with different counts; states that are restored without such a count; fresh
+            copies of restored parameters, such as the slow weights of `Lookahead`; and fields that are as optax keeps
+            them.
     """
 
     restored: dict[str, str]
@@ -179,10 +180,11 @@ def match(
         proposed = propose(wanted, unused, list(saved), shared, in_states, rename, fits, works)
     if strict and (fresh or unused):
         raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
-    remarks = list(found.remarks)
-    if nesting:
-        remarks += remarks_on_copies(nesting, leaves, found.sources)
-    return Match(found.sources, list(fresh), list(unused), proposed, remarks)
+    sources = {name: source for name, source in found.sources.items() if name not in found.left_out}
+    taken = set(sources.values())
+    others = [name for name in leaves if name not in sources], [name for name in old.values() if name not in taken]
+    copies = remarks_on_copies(nesting, leaves, sources) if nesting else []
+    return Match(sources, *others, proposed, found.remarks + copies)
 
 
 def _pairs(
@@ -194,7 +196,7 @@ def _pairs(
     are_equal: Callable[[list[Names]], bool],
 ) -> Pairs:
     """The pairs of names; `old` has the names in the checkpoint by what rules make of them."""
-    pairs = Pairs({name: name for name in leaves if name in old}, set(), [])
+    pairs = Pairs({name: name for name in leaves if name in old}, set(), [], set())
     if not strict and not len(pairs.sources) == len(leaves) == len(old):
         arrays = {name: saved[before] for name, before in old.items()}
         nesting = Nesting(template.tree, template.joined, leaves, old)

@@ -4,6 +4,7 @@ Names are tuples of keys, see `_names.py`.
 """
 
 import collections
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from jaxtyping import PyTree
 
 from .. import states  # noqa: F401 (defines every class of the library that `nesting_fields` lists)
 from .._protocol.container import auxiliary_fields
+from .._support.module import AbstractState, with_subclasses
 from ..tree._paths import Names
 from ..tree._state import Section, nesting_fields, sections, shared_fields, states_with_names
 
@@ -58,6 +60,7 @@ class Nesting:
         self._own = _by_prefix(own)
         self._saved = _by_prefix(saved)
         self._kinds: dict[tuple[bool, Names], collections.Counter[str]] = {}
+        self._copies: dict[Names, bool] = {}
 
     def place(self, names: Names) -> Place:
         """Split the name of a leaf of the template."""
@@ -85,6 +88,16 @@ class Nesting:
         # Where only the names are known, the names of a leaf in a tree like the parameters go on behind the field.
         by_names = len(place.rest) == 1 or place.rest[0] in self._shared
         return by_names if section is None else section.kind == "shared"
+
+    def is_copy(self, place: Place) -> bool:
+        """Whether a leaf is in a tree that begins as a copy of the parameters, by the names of all fields beside it."""
+        key = *place.state, *place.rest[:1]
+        if key not in self._copies:
+            beside = {key[-1], *(rest[0] for rest in self._own.get(place.state, ()))}
+            classes = ({x.name: x for x in dataclasses.fields(cls)} for cls in with_subclasses(AbstractState))
+            found = [fields[key[-1]].metadata.get("copied") for fields in classes if beside <= fields.keys()]
+            self._copies[key] = bool(place.rest and found) and all(found)
+        return self._copies[key]
 
     def clock(self, state: Names) -> Names | None:
         """The step count that schedules follow, if the state at these names keeps one, as that of an optimizer does."""

@@ -32,7 +32,7 @@ from ._optax_pairs import Plan, Value, pair
 from ._renaming import Rename, renamed
 from ._store import opened, unescaped
 from ._stored import as_stored, plain
-from ._whole_states import remarks
+from ._whole_states import in_part
 
 _Fetch = Callable[[dict[Names, Any]], Mapping[Names, Any]]
 """Reads arrays by name, each like the given leaf."""
@@ -95,13 +95,14 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         if states[0][0] or len(states) > 1:  # a tree with a state in it, which may hold parameters too
             considered = theirs
             _plan_others(plan.values, states, own, theirs)
-        plan.values = {name: x for name, x in plan.values.items() if name in own}  # no stacks in fewer bits
+        left_out, said = (set[Names](), []) if strict else in_part(Nesting(form, set(), own, ()), own, plan.values)
+        # No stacks in fewer bits.
+        plan.values = {name: x for name, x in plan.values.items() if name in own and name not in left_out}
         shown = {x: before[x] for x in considered}
         report, lacking, left = _report(plan.values, plan.without, own, shown, before, ours.parts)
         if strict and (lacking or left):
             raise ValueError(_disagreement(owner, lacking, left))
         lent = not isinstance(source, (str, os.PathLike))
-        said = () if strict else remarks(Nesting(form, set(), own, ()), own, plan.values)
         report = dataclasses.replace(report, remarks=(*said, *_remarks_on_forms(form, plan.values)))
         return _filled(template, own, plan.values, theirs, fetch, lent, before, rename), report
 

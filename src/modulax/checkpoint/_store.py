@@ -131,7 +131,8 @@ def restore(
             new names that returns None for names to drop.
         strict: whether both must have the same names. Otherwise what both have is restored, the rest comes from
             the template, and states are recognized after they were put into a container or taken out of one, or divided
-            among groups of parameters. A count is restored only together with moments that it counts for.
+            among groups of parameters. A count is restored only together with all moments that it counts for, so that
+            a state with moments of new parameters begins fresh.
 
     Returns:
         The filled tree, and a `Report` of what was restored, what stayed fresh, and what was not used.

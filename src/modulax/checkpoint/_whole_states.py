@@ -1,6 +1,7 @@
 """Pairs of names for a lenient restore, state by state: what the parameters share in a state goes with its moments.
 
-A count without its moments, or moments without their count, would scale the steps of Adam by a wrong bias correction.
+A count without all of its moments, or moments without their count, would scale the steps of Adam by a wrong bias
+correction. So where a parameter has none in the checkpoint, its state begins fresh for all parameters.
 """
 
 import collections
@@ -22,12 +23,14 @@ class Pairs(NamedTuple):
     Args:
         sources: the names of the checkpoint by those of the template.
         refused: names of the template that could be filled only with numbers that don't belong together.
-        remarks: for the report, what was refused, and which states are restored in part.
+        remarks: for the report, what was refused, and which states are not restored as a whole.
+        left_out: names with a source in states that begin fresh, because another part of them has none.
     """
 
     sources: dict[Names, Names]
     refused: set[Names]
     remarks: list[str]
+    left_out: set[Names]
 
 
 @dataclasses.dataclass
@@ -74,9 +77,34 @@ def beside(nesting: Nesting, leaves: Iterable[Names]) -> dict[Names, list[Names]
     return {name: found for where, x in states.items() for found in (moments(where),) for name in x.shared}
 
 
-def remarks(nesting: Nesting, leaves: Iterable[Names], found: Container[Names]) -> tuple[str, ...]:
-    """What to say of the states of a template that are restored in part, given what is found."""
-    return tuple(_remarks_on_parts(_states(nesting, {name: nesting.place(name) for name in leaves}), found))
+def in_part(nesting: Nesting, leaves: Iterable[Names], found: Container[Names]) -> tuple[set[Names], list[str]]:
+    """What to leave fresh of what is found, in states with a count that has no moments of some parameters.
+
+    Args:
+        nesting: how the states in the template are nested.
+        leaves: the leaves of the template.
+        found: the names of those that have a source.
+
+    Returns:
+        The names of what begins fresh with these moments, and remarks on all states that are not restored as a whole.
+    """
+    places = {name: nesting.place(name) for name in leaves}
+    left_out, said = set[Names](), list[str]()
+    for state in _states(nesting, places).values():
+        lacking, fresh = ([x for x in names if x not in found] for names in (state.moments, state.shared))
+        moments, shared = ([x for x in names if x in found] for names in (state.moments, state.shared))
+        if shared and not all(nesting.is_copy(places[x]) for x in lacking):  # a copy needs no count
+            left_out.update(shared, moments)
+            said.append(
+                f"{listing(map(join, moments + shared))} begin fresh together with {listing(map(join, lacking))}, for "
+                f"which {listing(map(join, shared))} would be wrong. To keep the former, give new parameters a group "
+                f"of their own in a `Partition`."
+            )
+        elif lacking and shared:
+            said.append(f"Fresh next to the restored {listing(map(join, shared))}: {listing(map(join, lacking))}.")
+        elif fresh and moments:
+            said.append(f"Fresh next to restored moments: {listing(map(join, fresh))}.")
+    return left_out, said
 
 
 def _states(nesting: Nesting, places: Mapping[Names, Place]) -> dict[Names, _State]:
@@ -118,7 +146,8 @@ class _Pairing:
         for where in sorted(self.states, key=len, reverse=True):
             self._fill_clock(where)
         self._fill_steps()
-        return Pairs(self.found, self.refused, self.remarks + _remarks_on_parts(self.states, self.found))
+        left_out, said = in_part(self.nesting, self.leaves, self.found)
+        return Pairs(self.found, self.refused, self.remarks + said, left_out)
 
     def _filled_from_sources(self) -> list[_State]:
         """Fill what each state shares from where its moments are, and return the states that have none."""
@@ -234,21 +263,6 @@ class _Pairing:
             ours[other].add(self.nesting.form(place.nesting))
             theirs[name].add(self.nesting.form(_state_of(other, place)[len(place.root) :]))
         return [(name, other) for name, other in pairs if len(ours[other]) == len(theirs[name]) == 1]
-
-
-def _remarks_on_parts(states: Mapping[Names, _State], found: Container[Names]) -> list[str]:
-    return [x for state in states.values() if (x := _remark_on_parts(state, found)) is not None]
-
-
-def _remark_on_parts(state: _State, found: Container[Names]) -> str | None:
-    """What to say of a state of which moments are restored without what it shares, or the other way round."""
-    moments, shared = ([name for name in names if name not in found] for names in (state.moments, state.shared))
-    if moments and len(shared) < len(state.shared):
-        kept = listing(join(name) for name in state.shared if name in found)
-        return f"Fresh next to the restored {kept}: {listing(map(join, moments))}."
-    if shared and len(moments) < len(state.moments):
-        return f"Fresh next to restored moments: {listing(map(join, shared))}."
-    return None
 
 
 def _where(near: Near, is_meant: Callable[[Names], bool]) -> Near:
