@@ -2,6 +2,8 @@
 
 import pickle
 from collections.abc import Callable
+from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -229,6 +231,71 @@ def test_a_schedule_that_reads_what_changes_is_called_at_every_step():
             expected = steps(optax, theirs, read)
             np.testing.assert_allclose(steps(compat, ours, read), expected, rtol=1e-6)
             assert len({float(x) for x in expected}) == 3
+
+
+epoch = 1.0
+
+
+class Settings:
+    """Settings of a program, in a class; a module has them in the same way."""
+
+    rate = 1.0
+
+
+def decayed(step: Any) -> Any:
+    return 0.1 / epoch
+
+
+def rates_that_are_read(o: Any, make: Callable[[Any], Any]) -> list[Any]:
+    """Updates with schedules that read numbers elsewhere, which are set between the steps."""
+    global epoch
+    settings, local, array = ModuleType("settings"), 1.0, jnp.ones(())
+    epoch = settings.rate = Settings.rate = 1.0
+    functions = [
+        lambda step: 0.1 / epoch,
+        jax.named_call(decayed),
+        partial(lambda factor, step: factor * decayed(step), 0.5),
+        lambda step: sum(0.1 / epoch for _ in range(2)),
+        lambda step: 0.1 * settings.rate,
+        lambda step: 0.1 * Settings.rate + local,
+        lambda step: 0.1 / array,
+    ]
+    optimizers = [make(f) for f in functions]
+    states = [tx.init(PARAMS) for tx in optimizers]
+    seen = []
+    for now in (1.0, 2.0, 3.0):
+        epoch = settings.rate = Settings.rate = local = now
+        array = jnp.asarray(now)
+        both = [tx.update(PARAMS, state, PARAMS) for tx, state in zip(optimizers, states, strict=True)]
+        again = make(functions[0])  # with a function that an earlier program has read
+        seen.append([updates["b"] for updates, _ in both] + [again.update(PARAMS, again.init(PARAMS), PARAMS)[0]["b"]])
+        states = [state for _, state in both]
+    return seen
+
+
+def test_a_schedule_follows_the_numbers_that_it_reads():
+    """Globals, attributes of modules and classes, and variables of the enclosing function, as in optax."""
+    expected = rates_that_are_read(optax, optax.sgd)
+    assert all(len({float(x) for x in rates}) == 3 for rates in zip(*expected, strict=True))
+    np.testing.assert_allclose(rates_that_are_read(compat, compat.sgd), expected, rtol=1e-6)
+
+
+def test_a_number_that_changes_at_every_step_is_not_compiled_for_ever():
+    rate, times, seen = 0.1, 0, []
+
+    def traced(step: Any) -> Any:
+        nonlocal times
+        times += isinstance(step, Tracer)
+        return rate
+
+    tx = compat.sgd(traced)
+    state = tx.init(PARAMS)
+    for i in range(30):
+        rate = 0.1 / (1 + i)
+        updates, state = tx.update(PARAMS, state, PARAMS)
+        np.testing.assert_allclose(updates["b"], -0.5 * rate, rtol=1e-6)
+        seen.append(times)
+    assert seen[-1] == seen[22] > 20
 
 
 def test_a_function_of_numbers_is_compiled():

@@ -3,20 +3,25 @@
 optax calls a schedule at every step, so that outside of `jit` it follows the object. A compiled program would not.
 """
 
-import contextlib
+import dataclasses
 import functools
+import itertools
+import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.schedule import AbstractSchedule, wraps_function
+from .._protocol.schedule import AbstractSchedule, WrappedSchedule, wraps_function
 
-_LIBRARIES = {"builtins", "equinox", "jax", "jaxlib", "math", "modulax", "numpy"}  # whose functions change nothing
-_VALUES = (int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype, jax.Array, type)
+# Libraries whose functions read nothing that changes: that of pytest is in functions with an `assert`.
+_LIBRARIES = {"_pytest", "builtins", "chex", "equinox", "jax", "jaxlib", "math", "modulax", "numpy"}
+_VALUES = (int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype, jax.Array)
+_CHANGES = object()  # in the place of what may change by itself
+_same = functools.partial(types.MethodType, type)  # equal for the same object only, as methods are
 
 
 class CallersSchedule(AbstractSchedule):
@@ -37,41 +42,90 @@ class CallersSchedule(AbstractSchedule):
         return self.schedule(step)
 
 
-def with_callers_schedules(transform: Any) -> Any:
-    """The transform with functions that may change called at every step; itself if there are none."""
-    leaves, treedef = jtu.tree_flatten(transform, is_leaf=_changes)
-    if not any(map(_changes, leaves)):
-        return transform
-    return treedef.unflatten([CallersSchedule(x) if _changes(x) else x for x in leaves])
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A function of the caller, and what it reads: a program that is compiled with it belongs to these values.
+
+    Attributes:
+        function: the function.
+        values: what it reads.
+    """
+
+    function: Callable[..., Any]
+    values: tuple[Any, ...]
+
+    def __call__(self, step: Any) -> Any:
+        """Return the value of the function at a step."""
+        return self.function(step)
+
+    def has_changed(self) -> bool:
+        """Whether the function reads other values now, such as a global number that was set since."""
+        return self.values != tuple(_read_by(self.function))
 
 
-def _changes(x: Any) -> bool:
-    return wraps_function(x) and not _is_fixed(x.function, set())
+def with_callers_schedules(transform: Any, compiled: list[Reading] | None) -> Any:
+    """The transform with functions that may change called at every step; itself if it has no functions.
+
+    Args:
+        transform: the transform.
+        compiled: takes the functions that are not called at every step; None to call all of them.
+    """
+
+    def converted(x: Any) -> Any:
+        if not wraps_function(x):
+            return x
+        reading = Reading(x.function, tuple(_read_by(x.function)))
+        if compiled is None or _CHANGES in reading.values:
+            return CallersSchedule(x)
+        compiled.append(reading)
+        return WrappedSchedule(reading)
+
+    leaves, treedef = jtu.tree_flatten(transform, is_leaf=wraps_function)
+    return treedef.unflatten(map(converted, leaves)) if any(map(wraps_function, leaves)) else transform
 
 
-def _is_fixed(x: Any, seen: set[int]) -> bool:
-    """Whether a value stays what it is: a number, an array of JAX, or a function that reads only such values."""
-    if isinstance(x, (*_VALUES, types.ModuleType)) or id(x) in seen:
-        return True
-    seen.add(id(x))
-    if isinstance(x, tuple):
-        return all(_is_fixed(y, seen) for y in x)
-    if isinstance(x, functools.partial):
-        return all(_is_fixed(y, seen) for y in (x.func, x.args, tuple(x.keywords.values())))
+@functools.cache
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """The names of globals and attributes in a function, and in the functions within it."""
+    inside = [_names(x) for x in code.co_consts if isinstance(x, types.CodeType)]
+    return tuple(itertools.chain(code.co_names, *inside))
+
+
+def _read_by(x: Any, names: tuple[str, ...] = (), seen: frozenset[Any] = frozenset()) -> Iterator[Any]:
+    """What a value consists of: numbers, functions and classes; `_CHANGES` for an object that may change by itself.
+
+    Args:
+        x: the value.
+        names: the names in the code that reads it, among them those of the attributes of a module or a class.
+        seen: what it is read within.
+    """
+    if (key := (id(x), names)) in seen:
+        return
+    within: list[Any] = []
     schedule = getattr(x, "schedule", x)  # of a function that `modulax.compat` has made
-    if isinstance(schedule, AbstractSchedule):
-        return not any(map(_changes, jtu.tree_leaves(schedule, is_leaf=_changes)))
-    if (getattr(x, "__module__", None) or type(x).__module__).partition(".")[0] in _LIBRARIES:
-        return not isinstance(x, (dict, list, set, bytearray, np.ndarray))
-    x = getattr(x, "__wrapped__", x)  # by `jax.jit`
-    return isinstance(x, types.FunctionType) and all(_is_fixed(y, seen) for y in _read_by(x))
-
-
-def _read_by(function: types.FunctionType) -> Iterator[Any]:
-    """What a function has from elsewhere than its arguments."""
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # an empty cell
-            yield cell.cell_contents
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    yield from (function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__)
+    home = x.__name__ if isinstance(x, types.ModuleType) else getattr(x, "__module__", None) or type(x).__module__
+    if isinstance(x, _VALUES):
+        yield _same(x) if isinstance(x, (jax.Array, np.dtype)) else x
+    elif isinstance(x, tuple):
+        within = [*x]
+    elif isinstance(x, functools.partial):
+        within = [x.func, *x.args, *x.keywords.values()]
+    elif isinstance(schedule, AbstractSchedule):
+        yield _same(schedule)
+        within = [y.function for y in jtu.tree_leaves(schedule, is_leaf=wraps_function) if wraps_function(y)]
+    elif home.partition(".")[0] in _LIBRARIES:
+        yield _CHANGES if isinstance(x, (dict, list, set, bytearray, np.ndarray)) else x
+    elif isinstance(x, (types.ModuleType, type)):
+        yield x
+        names = () if home in sys.stdlib_module_names else names
+        within = [vars(y)[name] for y in getattr(x, "__mro__", (x,)) for name in names if name in vars(y)]
+    elif isinstance(function := getattr(x, "__wrapped__", x), types.FunctionType):  # by `jax.jit`
+        yield function
+        names = _names(function.__code__)
+        within = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+        within += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        within += [function.__globals__[name] for name in names if name in function.__globals__]
+    else:
+        yield _CHANGES
+    for y in within:
+        yield from _read_by(y, names, seen | {key})

@@ -25,7 +25,7 @@ from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
 from ..tree._math import shapes_without, trainable
 from . import _container_layouts, _optimizer_layouts, _rule_layouts
-from ._callers_schedules import with_callers_schedules
+from ._callers_schedules import Reading, with_callers_schedules
 from ._layouts import Form, from_optax, misfit, to_optax
 from ._pairs import Pair, is_pair
 from ._states import LookaheadParams
@@ -85,6 +85,7 @@ def _entries(cls: type[AbstractTransform]) -> dict[str, Callable[..., Any]]:
     return compiled | {"init as Python": init, "update as Python": update}
 
 
+_MOST_COMPILED = 20  # times that a schedule reads another value, until it is called at every step
 _SIGNATURES = {
     "init": inspect.signature(lambda params: None),
     "update": inspect.signature(lambda updates, state, params=None, **extra_args: None),
@@ -106,10 +107,15 @@ class Method:
         # Functions of the caller get their own leaves, and are compiled under the caller's `jit` only.
         self._is_python = any(runs_as_python(type(x)) for x in everything_in(transform))
         self._function = _entries(type(transform))[f"{name} as Python" if self._is_python else name]
-        self._called = with_callers_schedules(transform)
+        self._compiled: list[Reading] = []
+        self._times, self._called = 1, with_callers_schedules(transform, self._compiled)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method, with numbers and integers as floating-point arrays."""
+        if any(map(Reading.has_changed, self._compiled)):
+            self._compiled, self._times = [], self._times + 1
+            is_rare = self._times <= _MOST_COMPILED
+            self._called = with_callers_schedules(self.transform, self._compiled if is_rare else None)
         if not self._is_python:
             args = tuple(as_arrays(x) if i != 1 else x for i, x in enumerate(args))
             kwargs |= {key: as_arrays(kwargs[key]) for key in ("updates", "params") if key in kwargs}
