@@ -189,7 +189,7 @@ def optimistic_adam(
     learning_rate, optimism=None, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0, mu_dtype=None, *, nesterov=True
 ) -> Tx:
     warnings.warn(
-        "`optax.optimistic_adam` is deprecated: use `optimistic_adam_v2` instead.", DeprecationWarning, stacklevel=2
+        "`optax.optimistic_adam` is deprecated: use `optimistic_adam_v2` instead.", DeprecationWarning, stacklevel=3
     )
     if callable(learning_rate):
         raise ValueError("`optax.optimistic_adam` takes no schedule: write `optax.optimistic_adam_v2`.")
@@ -244,7 +244,7 @@ def sophia(
     print_win_rate_every_n_steps=0,
 ) -> Tx:
     if verbose or print_win_rate_every_n_steps:
-        warnings.warn("`sophia` prints nothing here; log the state instead.", stacklevel=2)
+        warnings.warn("`sophia` prints nothing here; log the state instead.", stacklevel=3)
     numbers = (
         learning_rate,
         b1,
@@ -289,11 +289,11 @@ def _constructs(factory: Any) -> bool:
 def _key(name: str, key: Any, seed: Any) -> Any:
     """The key of a function that also takes a seed, under its old name."""
     if seed is not None:
-        warnings.warn(f"`{name}(seed=...)` is deprecated: write `key=...`.", DeprecationWarning, stacklevel=3)
+        warnings.warn(f"`{name}(seed=...)` is deprecated: write `key=...`.", DeprecationWarning, stacklevel=4)
         if key is not None:
             raise ValueError(f"`{name}` takes one of `key` and `seed`, got both.")
         return seed
     if key is None:
-        warnings.warn(f"`{name}` needs a key: write `key=0`, which is used now.", stacklevel=3)
+        warnings.warn(f"`{name}` needs a key: write `key=0`, which is used now.", stacklevel=4)
         return 0
     return key

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._support.arithmetic import safe_increment
-from ..schedules import Constant, ExponentialDecay, Linear, Polynomial, WarmupCosineDecay
+from ..schedules import Constant, ExponentialDecay, Join, Linear, Polynomial, WarmupCosineDecay
 from ._states import WrappedScheduleState
 
 
@@ -20,6 +20,15 @@ def exponential_decay(
         return Constant(init_value)
     begin = _begin(name, transition_begin)
     return ExponentialDecay(init_value, transition_steps, decay_rate, begin, staircase, end_value)
+
+
+def join_schedules(schedules, boundaries) -> Any:
+    pieces, ends = [*schedules], [*boundaries]
+    used = min(len(pieces), len(ends) + 1)
+    if (len(pieces), len(ends)) != (used, used - 1):
+        counts = f"{len(pieces)} schedules and {len(ends)} boundaries"
+        warnings.warn(f"`join_schedules` of {counts} uses the first {used} and {used - 1}, as in optax.", stacklevel=3)
+    return Join(pieces[:used], ends[: used - 1])
 
 
 def linear_schedule(init_value, end_value, transition_steps, transition_begin=0) -> Any:
@@ -38,7 +47,7 @@ def warmup_cosine_decay_schedule(init_value, peak_value, warmup_steps, decay_ste
     if _is_known(peak_value) and peak_value == 0 and _is_known(end_value) and end_value != 0:
         warnings.warn(
             f"`warmup_cosine_decay_schedule(peak_value=0)` ends at 0, as in optax, and not at {end_value}.",
-            stacklevel=2,
+            stacklevel=3,
         )
         end_value = 0.0
     return WarmupCosineDecay(init_value, peak_value, warmup_steps, decay_steps, end_value, exponent)
@@ -79,7 +88,7 @@ def _is_constant(name: str, largest: str = "0 or less", **argument: Any) -> bool
     ((key, value),) = argument.items()
     if not _is_known(value) or value > 0 or (value < 0 and largest == "0"):
         return False
-    warnings.warn(f"`{name}({key}={value})` is constant, as in optax, where {key} is {largest}.", stacklevel=3)
+    warnings.warn(f"`{name}({key}={value})` is constant, as in optax, where {key} is {largest}.", stacklevel=4)
     return True
 
 
@@ -87,5 +96,5 @@ def _begin(name: str, transition_begin: Any) -> Any:
     """The step at which a transition begins: in optax, 0 in place of a negative one."""
     if not _is_known(transition_begin) or transition_begin >= 0:
         return transition_begin
-    warnings.warn(f"`{name}(transition_begin={transition_begin})` begins at 0, as in optax.", stacklevel=3)
+    warnings.warn(f"`{name}(transition_begin={transition_begin})` begins at 0, as in optax.", stacklevel=4)
     return 0
