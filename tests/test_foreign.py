@@ -1,14 +1,17 @@
 """States of torch as ours: training goes on exactly where it was."""
 
+import re
 from typing import Any
 
 import chex
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import modulax as mx
 from modulax import checkpoint
@@ -215,3 +218,69 @@ def test_stacks_in_fewer_bits_stay_fresh_and_are_named():
         assert any(name.endswith("mu.v") for name in report.unused)
     with pytest.raises(ValueError, match=r"the optax state lacks \S*mu\.v\.codes"):
         checkpoint.state_from_optax(state, moments)
+
+
+class Layers(eqx.Module):
+    linear: eqx.nn.Linear
+    weight: jax.Array
+
+
+def test_the_layout_of_an_array_of_torch_is_that_of_its_layer():
+    """Flax's kernels are transposed, also square ones; those of attention are split, and windows come first."""
+    x = nnx.Rngs(0)
+    flax = {
+        "Dense_0": {"kernel": jnp.ones((3, 3)), "bias": jnp.ones(3)},
+        "Conv_0": {"kernel": jnp.ones((2, 2, 3, 3))},
+        "query": {"kernel": jnp.ones((8, 2, 4)), "bias": jnp.ones((2, 4))},
+        "out": {"kernel": jnp.ones((2, 4, 8))},
+        "Embed_0": {"embedding": jnp.ones((3, 3))},
+        "linear": nnx.as_pure(nnx.state(nnx.Linear(3, 3, param_dtype=float, rngs=x), nnx.Param)),
+    }
+    rng = np.random.default_rng(0)
+    theirs = {path: rng.normal(size=shape) for path, shape in {
+        "Dense_0.kernel": (3, 3), "Dense_0.bias": (3,), "Conv_0.kernel": (3, 3, 2, 2), "query.kernel": (8, 8),
+        "query.bias": (8,), "out.kernel": (8, 8), "Embed_0.embedding": (3, 3), "linear.kernel": (3, 3),
+        "linear.bias": (3,),
+    }.items()}  # fmt: skip
+    layouts = {"Conv_0.kernel": lambda x: x.transpose(2, 3, 1, 0), "query.kernel": lambda x: x.T.reshape(8, 2, 4),
+               "query.bias": lambda x: x.reshape(2, 4), "out.kernel": lambda x: x.T.reshape(2, 4, 8)}  # fmt: skip
+
+    def found(params: Any, arrays: dict[str, Any], **options: Any) -> Any:
+        states = {path: {"step": 1, "exp_avg": x, "exp_avg_sq": x} for path, x in arrays.items()}
+        names = {path: path for path in arrays}
+        state, report = checkpoint.state_from_torch(mx.AdamW(1e-2).init(params), {"state": states}, names, **options)
+        assert not report.unused
+        return checkpoint.state_dict(mx.tree.get(state, "mu"))
+
+    for path, mu in found(flax, theirs).items():
+        layout = layouts.get(path, np.asarray if "embedding" in path else np.transpose)
+        np.testing.assert_array_equal(mu, layout(theirs[path]), err_msg=path)
+    square, model = theirs["Dense_0.kernel"], Layers(eqx.nn.Linear(3, 3, use_bias=False, key=x()), jnp.ones((3, 3)))
+    for params, arrays in (
+        (model, {"linear.weight": square, "weight": square}),
+        ({"weight": model.weight}, {"weight": square}),
+    ):
+        with pytest.raises(ValueError, match="nothing tells the layout of `weight`") as error:
+            found(params, arrays)
+        (remedy,) = re.findall(r"`convert=(lambda.*?None)`", str(error.value))
+        mu = found(params, arrays, convert=eval(remedy))
+        np.testing.assert_array_equal(mu["weight"], square.T)
+        np.testing.assert_array_equal(mu.get("linear.weight", square), square)  # as in Equinox
+    # Other shapes tell the layout, also of what may be a transposed convolution; or that it is none.
+    wide = {"a": np.ones((2, 3)), "b": rng.normal(size=(2, 3)), "c": rng.normal(size=(3, 4, 2, 2))}
+    mu = found({"a": jnp.ones((2, 3)), "b": jnp.ones((3, 2)), "c": jnp.ones((2, 2, 4, 3))}, wide)
+    np.testing.assert_array_equal(mu["b"], wide["b"].T)
+    np.testing.assert_array_equal(mu["c"], wide["c"].transpose(2, 3, 1, 0))
+    with pytest.raises(ValueError, match=r"layout of `ConvTranspose_0.kernel`.*np.moveaxis"):
+        found(
+            {"ConvTranspose_0": {"kernel": jnp.ones((2, 2, 3, 3))}}, {"ConvTranspose_0.kernel": np.ones((3, 3, 2, 2))}
+        )
+    with pytest.raises(ValueError, match=r"`a` has shape \(2, 1, 3\), and \(3, 2\) in torch") as error:
+        found({"a": jnp.ones((2, 1, 3))}, {"a": np.ones((3, 2))})
+    found(
+        {"a": jnp.ones((2, 1, 3))},
+        {"a": np.ones((3, 2))},
+        convert=eval(str(error.value).split("convert=")[1].split("`")[0]),
+    )
+    with pytest.raises(ValueError, match=r"and \(3, 2\) in torch. Check `names`\."):
+        found({"a": jnp.ones((2, 2))}, {"a": np.ones((3, 2))})

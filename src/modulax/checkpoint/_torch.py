@@ -1,12 +1,15 @@
 """Convert optimizer states of PyTorch to states of modulax."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from .._roles.find import model_of, roles_of
+from .._roles.role import AbstractRole
 from .._support.checks import listing
 from .._support.types import State
 from ..tree._paths import Names, split
@@ -27,7 +30,7 @@ def state_from_torch(
     template: State,
     state_dict: Mapping[str, Any],
     names: Mapping[str, Any],
-    convert: Callable[[str, np.ndarray], np.ndarray] = lambda path, x: x,
+    convert: Callable[[str, np.ndarray], np.ndarray | None] = lambda path, x: None,
 ) -> tuple[State, Report]:
     """Convert the state of a PyTorch optimizer to a modulax state: `AdamW`, `Adam`, `SGD` and `RMSprop`.
 
@@ -35,20 +38,25 @@ def state_from_torch(
             optimizer.init(params), torch_optimizer.state_dict(), {"hidden.weight": 0, "hidden.bias": 1}
         )
 
+    torch keeps weights as `(outputs, inputs, *window)`, as Equinox does. Flax's kernels are transposed, and those of
+    attention split by heads. The layout of an array follows from its role in the model, see `modulax.roles`, or else
+    from its shape.
+
     torch's `RMSprop` keeps its momentum without the learning rate, ours with it, so it is multiplied by the rate.
 
     Args:
         template: the initial state of the modulax optimizer, `optimizer.init(params)`.
         state_dict: the result of `state_dict()` of the torch optimizer, with tensors as NumPy arrays.
         names: the key of each parameter in `state_dict["state"]`, by the path of our parameter.
-        convert: function of the path and an array that changes the layout where it differs: Flax's kernels are torch's
-            weights transposed, while Equinox's are the same.
+        convert: function of the path and an array of torch that returns it in our layout, where this is not known:
+            `lambda path, x: x.T if path == "w" else None`. None stands for the layout that is found.
 
     Returns:
         The filled state, and a `Report`.
 
     Raises:
-        ValueError: if `names` contains a key that torch's state doesn't have, or a shape differs from the template.
+        ValueError: if `names` contains a key that torch's state doesn't have, a shape differs from the template, or
+            nothing tells the layout of an array, such as a square matrix in a dict.
     """
     theirs, moments, steps = state_dict["state"], {}, []
     rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
@@ -62,8 +70,29 @@ def state_from_torch(
     form = unstack(widened(template))
     wanted, flat = stored(form), {}
     places = [place for place in _places(form) if place.field in moments.get(place.path, {})]
-    for name, field, path, _ in places:
-        flat[name] = _cast(convert(path, moments[path][field]), wanted[name].dtype)
+    roles, unclear = _roles(form, places), dict[str, Any]()
+    for place in places:
+        (name, field, path, _), given = place, convert(place.path, moments[place.path][place.field])
+        x, like = moments[path][field], wanted[name]
+        y = _in_our_layout(x, like.shape, *roles[place]) if given is None else given
+        if y is None:
+            unclear[path] = x
+            continue
+        if y.shape != like.shape:
+            shape, is_matrix = like.shape, x.ndim == 2 and x.size == math.prod(like.shape)
+            remedy = f"`convert=lambda path, x: x.T.reshape{shape} if path == {path!r} else None`"
+            raise ValueError(
+                f"`state_from_torch`: `{path}` has shape {shape}, and {x.shape} in torch. "
+                f"{f'Write {remedy}, or check' if is_matrix else 'Check'} `names`."
+            )
+        flat[name] = _cast(y, like.dtype)
+    if unclear:
+        flax = "x.T" if all(x.ndim == 2 for x in unclear.values()) else "np.moveaxis(x, (0, 1), (-1, -2))"
+        raise ValueError(
+            f"`state_from_torch`: nothing tells the layout of {listing(unclear)}. For (inputs, outputs), as in Flax, "
+            f"write `convert=lambda path, x: {flax} if path in {list(unclear)} else None`, and `x` in the place of "
+            f"`{flax}` for (outputs, inputs), as in torch."
+        )
     for name in _step_counts(form, {place.state for place in places}) if steps else ():
         # torch counts for each parameter, and one that had no gradient at first is behind.
         flat[name] = np.asarray(max(steps), wanted[name].dtype)
@@ -95,6 +124,33 @@ def _step_counts(form: State, filled: set[Names]) -> Iterator[str]:
         is_alone = bool(filled) and counts == "steps" and sum(x.state == state for x in places) == 1
         if (field == "count" and state in filled) or is_alone or (field in ("step", "count") and is_clock(state)):
             yield name
+
+
+def _roles(form: State, places: list["_Place"]) -> dict["_Place", tuple[AbstractRole, bool]]:
+    """The role of the parameter of each array, and whether it tells the layout."""
+    states, found = dict(states_with_names(form)), {}
+    for state, field in {(place.state, place.field) for place in places}:
+        model = model_of(getattr(states[state], field))
+        for names, role in roles_of(model, ()):
+            # torch keeps the inputs of a transposed convolution first, and its window is the other way round.
+            layer = f"{names[:-1]} {type(model.nodes.get(names[:-1])).__name__}"
+            found[state, field, ".".join(names)] = role, role.is_known and "transpose" not in layer.lower()
+    return {x: found[x.state, x.field, x.path] for x in places}
+
+
+def _in_our_layout(x: np.ndarray, shape: tuple[int, ...], role: AbstractRole, is_known: bool) -> np.ndarray | None:
+    """An array of torch, whose axes are outputs, inputs and window, as our one of this shape; None if it is unclear."""
+    n = len(role.batch)
+    if x.ndim < n + 2 or not role.decays_in(x.ndim):
+        return x.reshape(shape) if role.is_vector and x.size == math.prod(shape) else x
+    flax = np.moveaxis(x, (n, n + 1), (-1, -2))
+    if role.fan_in and is_known:
+        is_split = len(shape) > x.ndim == n + 2 and math.prod(shape[i] for i in role.fan_out) == x.shape[n]
+        y = x if role.fan_out[0] < role.fan_in[0] else flax
+        return y.reshape(shape) if is_split and x.size == math.prod(shape) else y
+    fitting = [y for y in (x, flax) if y.shape == shape]
+    is_clear = len(fitting) == 1 and x.shape[n] != x.shape[n + 1]
+    return fitting[0] if is_clear else None if fitting else x
 
 
 def _cast(x: Any, dtype: Any) -> Any:
