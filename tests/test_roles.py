@@ -1,5 +1,7 @@
 """`roles`: what each parameter is, and everything that reads it."""
 
+import copy
+import pickle
 from typing import Any
 
 import equinox as eqx
@@ -790,6 +792,15 @@ def test_roles_of_a_model_for_its_parameters_in_a_dict():
     assert len(roles) == len([*roles]) == len(str(roles).splitlines()) - 2
     nested = {"embedding": {"weight": model.embedding.weight}, "lm_head": {"weight": model.lm_head.weight}}
     assert groups_of(MUON.replace(roles=roles), nested) == {"embedding.weight": "adam", "lm_head.weight": "adam"}
+
+
+def test_roles_from_another_process_are_found_among_equal_ones():
+    """Their hash is made of strings, of which each process has another one."""
+    found, other = (mx.roles({"w": jnp.ones((2, 3))}) for _ in range(2))
+    object.__setattr__(other, "_hash", 0)
+    for loaded in (pickle.loads(pickle.dumps(other)), copy.copy(other)):
+        assert {loaded: 1} == {found: 1}
+        assert loaded.is_given
 
 
 WRONG: dict[str, Any] = {

@@ -227,6 +227,10 @@ class Roles(AbstractRoles):
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> Any:
+        # Another process has another hash of the same strings.
+        return Roles, (dict(self._found), self._shapes, self.tree, self.given), {"_is_given": self._is_given}
+
     def __getitem__(self, path: str) -> AbstractRole:
         if path not in self._by_path:
             raise KeyError(f"there is no parameter `{path}`.{suggestion(path, list(self._by_path))}")
