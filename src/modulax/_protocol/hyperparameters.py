@@ -461,7 +461,7 @@ def format_value(x: Any) -> str:
         return "{" + ", ".join(f"{key!r}: {format_value(value)}" for key, value in x.items()) + "}"
     if isinstance(x, tuple) and not hasattr(x, "_fields"):
         return "(" + ", ".join(map(format_value, x)) + ("," if len(x) == 1 else "") + ")"
-    return getattr(x, "__qualname__", None) or repr(x)
+    return getattr(x, "__qualname__", None) or (x.name if isinstance(x, np.dtype) else repr(x))
 
 
 def _format(module: eqx.Module) -> str:
