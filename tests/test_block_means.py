@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
-from modulax._transforms.block_means import means, per_output, per_window, spread_over, whole
+from modulax._transforms.block_means import means, per_head, per_output, per_window, spread_over, whole
 from modulax.tree._math import shapes_of
 from modulax.tree._paths import named_leaves
 
@@ -110,3 +110,9 @@ def test_an_update_of_another_shape_is_named():
     transform = mx.ScaleByAdamMini()
     with pytest.raises(ValueError, match=r"at `b` the update has shape \(4, 5\)"):
         transform.update(params | {"b": jnp.ones((4, 5))}, transform.init(params))
+
+
+def test_heads_that_are_no_whole_parts_of_an_axis_have_no_numbers():
+    """Four heads of 24 outputs in six rows of four: a head is one and a half rows."""
+    query = mx.Attention("query", heads=4, fan_in=0, fan_out=(1, 2))
+    assert [per_head(query, shape) for shape in ((3, 6, 4), (3, 6, 2), (3, 8, 3))] == [None, None, (1, 4, 1)]

@@ -238,6 +238,21 @@ def test_layers_of_every_library():
     assert (found["blocks.0.kernel"], found["blocks.10.bias"], found["out_norm.scale"]) == (10, 0, 0)
 
 
+def test_blocks_that_are_stacked_below_the_top_of_the_tree():
+    inside = {"embed": (5, 4), "blocks": {"w": (3, 4, 4), "b": (3, 4)}, "norm": (4,)}
+    tree = jax.tree.map(jnp.ones, {"encoder": inside, "head": (4, 5)}, is_leaf=lambda x: isinstance(x, tuple))
+    found = exponents(tree)
+    assert found == {
+        "encoder.embed": 4,
+        "encoder.blocks.w": (3, 2, 1),
+        "encoder.blocks.b": (3, 2, 1),
+        "encoder.norm": 1,
+        "head": 0,
+    }
+    with pytest.raises(ValueError, match="found no list of blocks"):
+        exponents({"layers": jnp.ones((3, 4, 4)), "embed": jnp.ones((5, 4))})
+
+
 def test_embeddings_are_known_by_their_names():
     for name in ("emb", "tok_emb", "embs", "wte", "pos_emb", "embed_tokens"):
         assert exponents({"blocks": [jnp.ones(2)] * 2, name: jnp.ones(2)})[name] == 2

@@ -207,10 +207,10 @@ EQUINOX = {
         {
             "readout": "head 1>0",
             "w": "hidden 0>1 ?",
-            "kernels": "-",
+            "kernels": "- ?",
             "gamma": "gain",
             "my_bias": "bias",
-            "slope.negative_slope": "-",
+            "slope.negative_slope": "- ?",
         },
     ),
 }
@@ -342,7 +342,7 @@ LINEN = {
     "LayerNorm_0.scale": "gain",
     "LayerNorm_0.bias": "bias",
     **{f"layers.{path}": SCANNED[role] for path, role in NBLOCK.items() if path.startswith("attention")},
-    "layers.mlp.kernel": "[0] hidden 1>2 ?",
+    "layers.mlp.kernel": "[0] hidden 1>2",
     "layers.mlp.bias": "bias",
     **{f"LSTMCell_0.{x}.kernel": "hidden 0>1" for x in ("ii", "if", "ig", "io", "hi", "hf", "hg", "ho")},
     **{f"LSTMCell_0.{x}.bias": "bias" for x in ("hi", "hf", "hg", "ho")},
@@ -394,6 +394,138 @@ def test_nothing_in_a_block_is_the_head():
         found = table({"blocks": [{"fc1": head, "fc2": head, "head": head}] * n, "head": head})
         assert {path for path, role in found.items() if role == "head 0>1"} == {"head.kernel"}
     assert table({"layers": {"1": {"fc1": head, "fc2": head, "head": head}}})["layers.1.head.kernel"] == "head 0>1"
+
+
+def shapes(tree: Any) -> Any:
+    """A tree of arrays with these shapes."""
+    return jax.tree.map(jnp.ones, tree, is_leaf=lambda x: isinstance(x, tuple))
+
+
+PLAIN_STACK = {
+    "layers": {
+        "ln": {"weight": (3, 4)},
+        "wq": (3, 4, 4),
+        "mlp": {"w1": (3, 4, 8), "b1": (3, 8)},
+        "experts": {"wi": (3, 2, 4, 8), "bi": (3, 2, 8)},
+        "tensor": (3, 2, 2, 4),
+    },
+    "wte": (9, 4),
+}
+
+
+def test_blocks_and_experts_stacked_in_a_plain_dict():
+    """The first axis counts blocks: vectors of a block are no matrices, and its matrices are a batch."""
+    tree = shapes(PLAIN_STACK)
+    assert table(tree) == {
+        "layers.ln.weight": "[0] - ?",
+        "layers.wq": "[0] hidden 1>2 ?",
+        "layers.mlp.w1": "[0] hidden 1>2 ?",
+        "layers.mlp.b1": "[0] - ?",
+        "layers.experts.wi": "[0,1] hidden 2>3 ?",
+        "layers.experts.bi": "[0,1] - ?",
+        "layers.tensor": "- ?",
+        "wte": "hidden 0>1 ?",
+    }
+    rows = mx.describe(mx.AdamW(1e-3, weight_decay=0.1, mask=mx.decays), tree).leaves
+    assert {row.path for row in rows if row.weight_decay} == {
+        *("layers.wq", "layers.mlp.w1", "layers.experts.wi", "layers.tensor", "wte")
+    }
+    muon = {path for path, group in groups_of(MUON, tree).items() if group == "muon"}
+    assert muon == {"layers.wq", "layers.mlp.w1", "layers.experts.wi", "wte"}
+    assert {role.depth for path, role in mx.roles(tree).items() if path != "wte"} == {(1, 2, 3)}
+    # One length along the first axis is no stack, if no array has three axes, or one is a vector, or they are in lists.
+    for plain in ({"layer": {"w": (4, 4), "u": (4, 4)}}, {"layers": {"w": (3, 4), "u": (3, 4, 4), "b": (3,)}}):
+        assert table(shapes(plain))["layer" + "s" * ("layers" in plain) + ".w"] == "hidden 0>1 ?"
+    lists = {"layers": {"0": {"w": (3, 4, 4)}, "1": {"w": (3, 4, 4)}}, "block": {"conv": (3, 2, 4), "w": (3, 4)}}
+    assert {*table(shapes(lists)).values()} == {"- ?", "hidden 0>1 ?"}
+
+
+def test_stacked_vectors_are_vectors_for_whoever_reads_roles():
+    narrow, wide = ({"layers": {"w": jnp.ones((3, n, n)), "b": jnp.ones((3, n))}} for n in (2, 4))
+    scaled, _ = mx.mup(mx.SGD(1.0), wide, narrow, layout="in_out")
+    updates, _ = scaled.update(wide, scaled.init(wide))
+    np.testing.assert_allclose(updates["layers"]["b"], -2.0)
+
+
+def test_kernels_of_flax_with_three_axes():
+    """The axes of a bias tell those of the outputs; names tell those of attention; else nothing is known."""
+    tree = shapes({
+        "general": {"kernel": (8, 4, 2), "bias": (4, 2)},
+        "projection": {"kernel": (4, 2, 8), "bias": (8,)},
+        "several": {"kernel": (4, 2, 8, 3), "bias": (8, 3)},
+        "ensemble": {"kernel": (4, 2, 8), "bias": (4, 8)},
+        "attn": {**{f"{x}_proj": {"kernel": (8, 4, 2)} for x in "qkv"}, "o_proj": {"kernel": (4, 2, 8)}},
+        "key_proj": {"kernel": (8, 4, 2)},
+        "haiku": {"w": (3, 4, 2), "b": (3, 2)},
+        "second": {"up": {"kernel": (4, 3, 2), "bias": (2, 3)}, "norm": {"scale": (4, 3)}, "to": {"kernel": (2, 3, 4)}},
+    })  # fmt: skip
+    found = {path: role for path, role in table(tree).items() if path[-4:] not in ("bias", "cale")}
+    assert found == {
+        "general.kernel": "hidden 0>1,2",
+        "projection.kernel": "hidden 0,1>2",
+        "several.kernel": "hidden 0,1>2,3",
+        "ensemble.kernel": "[0] hidden 1>2",
+        "attn.q_proj.kernel": "query 0>1,2",
+        "attn.k_proj.kernel": "key 0>1,2",
+        "attn.v_proj.kernel": "value 0>1,2",
+        "attn.o_proj.kernel": "out 0,1>2",
+        "key_proj.kernel": "- ?",
+        "haiku.w": "[0] hidden 1>2 ?",
+        "haiku.b": "[0] - ?",
+        "second.up.kernel": "[1] hidden 0>2",
+        "second.to.kernel": "[1] hidden 0>2",
+    }
+    assert mx.roles(tree)["attn.q_proj.kernel"] == mx.Attention("query", heads=4, fan_in=0, fan_out=(1, 2))
+
+
+def test_what_may_be_matrices_and_is_left_to_adamw():
+    tree = shapes({"key_proj": {"kernel": (8, 4, 2)}, "pos_embed": (2, 5, 4), "w": (2, 1, 4)})
+    remedy = r'AdamW trains `key_proj.kernel`: .*`Muon\(roles={"key_proj.kernel": Hidden\(fan_in=1, fan_out=2\)}\)`'
+    with pytest.warns(UserWarning, match=remedy) as found:
+        MUON.init(tree)
+    assert len(found) == 1 == len(mx.check(MUON, tree))
+    for role, group in ((mx.Hidden(fan_in=1, fan_out=2), "muon"), (mx.Other(), "adam")):
+        optimizer = MUON.replace(roles={"key_proj.kernel": role})
+        optimizer.init(tree)
+        assert groups_of(optimizer, tree)["key_proj.kernel"] == group
+
+
+class ScannedBlock(linen.Module):
+    """Without a bias, and with the names that Linen gives."""
+
+    @linen.compact
+    def __call__(self, x: Any, _: Any) -> Any:
+        heads = [linen.DenseGeneral((2, 3), use_bias=False, name=f"{part}_proj")(x) for part in "qkv"]
+        x = linen.DenseGeneral(4, axis=(-2, -1), use_bias=False, name="o_proj")(sum(heads))
+        return linen.RMSNorm()(linen.Dense(4, use_bias=False)(x)), None
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_model_of_linen_that_is_scanned_trains_as_its_blocks(axis: int):
+    """Also in groups that see a part of it."""
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            settings: Any = {"variable_axes": {"params": axis}, "split_rngs": {"params": True}, "length": 3}
+            x, _ = linen.scan(ScannedBlock, in_axes=linen.broadcast, **settings)()(x, None)
+            return linen.DenseGeneral((2, 2), name="last")(x)
+
+    stacked = random_like(jax.eval_shape(Model().init, KEY, jnp.ones(4))["params"])
+    depths = [role.depth for role in jax.tree.leaves(mx.roles(stacked).tree)]
+    assert depths == [(1, 2, 3)] * 6 + [None] * 2
+
+    def apart(tree: Any) -> Any:
+        rest, blocks = dict(tree), [tree["ScanScannedBlock_0"]] * 3
+        del rest["ScanScannedBlock_0"]
+        return rest | {f"b{i}": jax.tree.map(lambda x, i=i: x.take(i, axis), x) for i, x in enumerate(blocks)}
+
+    groups = mx.by_path({"*bias": "sgd", "*scale": "sgd", "*": "muon"})
+    for optimizer in (mx.SOAP(0.1), mx.Partition({"muon": MUON, "sgd": mx.SGD(0.1)}, groups)):
+        step = jax.jit(lambda tree, o=optimizer: o.update(tree, o.init(tree), tree)[0])
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), apart(step(stacked)), step(apart(stacked))
+        )
 
 
 # --- The axes are what the layers do -------------------------------------------------------------

@@ -132,9 +132,8 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
             f"`describe` was given a batch of transforms: `{path}` of `{type(optimizer).__name__}` is not a scalar. "
             f"Describe one of them: `describe(jax.tree.map(lambda x: x[0], batch), params)`."
         )
-    seen = model_of(params)
-    if seen.params is not params:  # of an NNX model, the variables, which no longer tell their roles
-        optimizer = with_roles(optimizer, lambda given: table_of(seen, given))
+    seen = model_of(params)  # of an NNX model, the variables, which no longer tell their roles
+    optimizer = with_roles(optimizer, lambda given: table_of(seen, given))
     params = shapes_of(seen.params)
     leaves = leaves_with_paths(params)
     rows = [LeafDescription(path, f"{x.dtype}[{','.join(map(str, x.shape))}]") for path, x in leaves]

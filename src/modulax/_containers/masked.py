@@ -10,6 +10,7 @@ from .._protocol.fields import choice
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, as_labels, mask_of, merge, not_in, select
 from .._protocol.transform import AbstractTransform, Effect
+from .._roles.labels import with_roles_of
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 from ..tree._math import shapes_without, zeros_without
@@ -55,17 +56,18 @@ class Masked(AbstractContainer):
                 'gradients, which are no updates. Write `Masked(..., otherwise="zero")` or `selective_transform`, '
                 "which freeze the other leaves."
             )
-        return MaskedState(self.inner.init(select(params, chosen)))
+        return MaskedState(with_roles_of(params, self.inner).init(select(params, chosen)))
 
     def update(
         self, updates: Updates, state: MaskedState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MaskedState]:
         """Run one step of the inner transform, on the chosen leaves."""
-        chosen = self.chosen(shapes_without(self.inner.example_axes, updates))
+        whole = shapes_without(self.inner.example_axes, updates)
+        chosen, inner = self.chosen(whole), with_roles_of(whole, self.inner)
         inner_params = None if params is None else select(params, chosen)
         # A line search inside gets the gradient of its own parameters, and a loss of these alone.
         inner_extra = extra_for(extra, chosen, updates, params, "Masked.update")
-        new, inner_state = self.inner.update(select(updates, chosen), state.inner_state, inner_params, **inner_extra)
+        new, inner_state = inner.update(select(updates, chosen), state.inner_state, inner_params, **inner_extra)
         if self.otherwise == "zero":
             updates = zeros_without(self.inner.example_axes, updates)
         return merge(updates, new, chosen), MaskedState(inner_state)

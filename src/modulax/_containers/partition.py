@@ -10,6 +10,7 @@ from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.leafwise import one_function_per_rule
 from .._protocol.masks import AbstractLabels, as_labels, merge, select
 from .._protocol.transform import AbstractTransform
+from .._roles.labels import with_roles_of
 from .._support.checks import brief, listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -89,8 +90,8 @@ class Partition(AbstractContainer):
     def init(self, params: Params) -> PartitionState:
         """Return the initial state of every transform, for the leaves of its group."""
         self.labels.refuse_unused(self, params)
-        groups = self.groups(params)
-        for label, t in self.transforms.items() if self.example_axes else ():
+        groups, transforms = self.groups(params), with_roles_of(params, self).transforms
+        for label, t in transforms.items() if self.example_axes else ():
             frozen = t._effect(select(params, groups[label])).frozen or [False]
             if not t.example_axes and any(groups[label]) and not all(frozen):
                 raise ValueError(
@@ -99,7 +100,7 @@ class Partition(AbstractContainer):
                     f"first: `Chain(aggregate.AveragePerElementUpdates(), {type(t).__name__}(...))`."
                 )
         return PartitionState(
-            OrderedDict((label, t.init(select(params, groups[label]))) for label, t in self.transforms.items())
+            OrderedDict((label, t.init(select(params, groups[label]))) for label, t in transforms.items())
         )
 
     def update(
@@ -108,12 +109,14 @@ class Partition(AbstractContainer):
         """Run one step of every transform, on the leaves of its group."""
         new = updates
         new_states: OrderedDict[Hashable, State] = OrderedDict()
+        whole = shapes_without(self.example_axes, updates)
+        transforms = with_roles_of(whole, self).transforms
         # Groups that differ in numbers alone are traced as one rule.
         with one_function_per_rule():
-            for label, chosen in self.groups(shapes_without(self.example_axes, updates)).items():
+            for label, chosen in self.groups(whole).items():
                 group_params = None if params is None else select(params, chosen)
                 group_extra = extra_for(extra, chosen, updates, params, "Partition.update")
-                group, new_states[label] = self.transforms[label].update(
+                group, new_states[label] = transforms[label].update(
                     select(updates, chosen), state.inner_states[label], group_params, **group_extra
                 )
                 if self.example_axes and not self.transforms[label].example_axes:

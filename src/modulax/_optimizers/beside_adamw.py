@@ -7,8 +7,9 @@ from .._containers.partition import Partition
 from .._protocol.masks import AbstractLabels
 from .._protocol.small_steps import largest
 from .._protocol.transform import AbstractTransform, Effect
+from .._support.checks import listing
 from .._support.types import Params
-from .._transforms.matrices import MatrixLabels, mistaken_for_matrices
+from .._transforms.matrices import MatrixLabels, mistaken_for_matrices, without_role
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from .adam import AdamW
@@ -64,10 +65,16 @@ def mistakes_beside_adamw(optimizer: Any, matrices: AbstractLabels, tree: Params
         tree: the parameters.
     """
     warnings = names_that_deny(optimizer, matrices, tree)
+    name = type(optimizer).__name__
+    if found := without_role(matrices, tree):
+        path, ndim = found[0]
+        warnings.append(
+            f"AdamW trains {listing([path for path, _ in found])}: what their axes mean isn't known. If they are "
+            f'matrices, `{name}(roles={{"{path}": Hidden(fan_in={ndim - 2}, fan_out={ndim - 1})}})`; if not, `Other()`.'
+        )
     # With `consistent_rms`, the matrices have steps like those of AdamW.
     suits = optimizer.adam_learning_rate is not None or optimizer.consistent_rms is not None
     rate = None if suits else largest(optimizer.learning_rate)
-    name = type(optimizer).__name__
     if rate and rate > _LARGE and "adam" in MatrixLabels(name, matrices, "muon", "adam").labels(tree):
         warnings.append(
             f"AdamW trains the other parameters with the learning rate of the matrices, {rate:.7g}, which is "

@@ -7,6 +7,7 @@ from typing import Any
 
 from .._support.checks import listing
 from ..tree._paths import Names, matches
+from .stacks import Shapes, Stacks, stacks_in
 
 # Words of names that tell where a parameter outside the blocks belongs. The first component of the path with such a
 # word counts, without those in which the blocks are. Only whole words: "subnet" is no batch norm.
@@ -17,10 +18,9 @@ _TABLE = re.compile(r"(?!un).*embed(s|der|ding|dings)?|embs?|wte|wpe")
 _INPUT = re.compile(r"patch(es|ify)?|inputs?|stem|pos(ition|itions|itional)?|cls|tokens?")
 _BEFORE = re.compile(r"pre|patch(es|ify)?|inputs?|stem")
 _NORM = re.compile(r".*norms?|ln|bn|lnf")
+_SCANNED = re.compile(r".*(block|layer|stage)s?(_?\d+)?|Scan.*", re.IGNORECASE)
 _STACK = re.compile(r"(block|layer|stage)s?$", re.IGNORECASE)
 _INDEXED = re.compile(r"(.*?)(\d+)")
-
-Shapes = Mapping[Names, tuple[int, ...]]
 
 
 def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Names, Any]:
@@ -28,7 +28,7 @@ def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Name
     if flat := names_in_flat(leaves):
         depths = depths_from_paths({inside: leaves[names] for names, inside in flat.items()}, where, axis)
         return {names: depths[inside] for names, inside in flat.items()}
-    lists = lists_of_blocks(leaves) or _single_blocks(leaves)
+    lists, stacks = _blocks_in(leaves, (axis,))
     if where is not None:
         every = lists | _indexed(leaves) | lists
         blocks = every.get(where, every.get(f"{where}.*"))
@@ -42,7 +42,7 @@ def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Name
             f"`layerwise_decay` found several lists of blocks, {listing(lists)}. Name the one that counts, "
             f"`depth={first!r}`, or give all depths: `depth={{{first!r}: 1, ...}}`."
         )
-    nodes = _stacks(leaves, axis) if where is None else [where]
+    nodes = list(map(".".join, stacks)) if where is None else [where]
     if len(nodes) != 1:
         raise ValueError(
             "`layerwise_decay` found no list of blocks in the parameters. Name it, "
@@ -57,13 +57,12 @@ def depths_in(leaves: Shapes) -> dict[Names, Any]:
     if flat := names_in_flat(leaves):
         depths = depths_in({inside: leaves[names] for names, inside in flat.items()})
         return {names: depths[inside] for names, inside in flat.items() if inside in depths}
-    lists = list((lists_of_blocks(leaves) or _single_blocks(leaves)).values())
-    nodes = [] if lists else _stacks(leaves, 0)
+    lists, stacks = _blocks_in(leaves, (0, 1))
     if len(lists) == 1:
-        blocks, n = _ranked(lists[0])
-    elif len(nodes) == 1:
-        inside = [names for names in leaves if ".".join(names).startswith(f"{nodes[0]}.")]
-        blocks, n = _stacked(inside, leaves[inside[0]][0])
+        blocks, n = _ranked(*lists.values())
+    elif len(stacks) == 1 and not lists:
+        ((axis, inside),) = stacks.values()
+        blocks, n = _stacked(inside, leaves[inside[0]][axis])
     else:
         return {}
     return {names: depth for names, depth in _all_depths(leaves, blocks, n).items() if depth is not None}
@@ -149,18 +148,15 @@ def names_in_flat(paths: Iterable[Names]) -> dict[Names, Names]:
     return {names: tuple(names[0].split(".")) for names in paths}
 
 
-def _stacks(leaves: Shapes, axis: int) -> list[str]:
-    """The outermost nodes that are named as blocks and hold arrays of one size along an axis."""
-    candidates: dict[str, list[tuple[int, ...]]] = collections.defaultdict(list)
-    for names, shape in leaves.items():
-        i = next((i for i, name in enumerate(names[:-1]) if _STACK.search(name)), None)
-        if i is not None and not _INDEXED.fullmatch(names[i + 1]):  # else it is a list
-            candidates[".".join(names[: i + 1])].append(shape)
-    return [
-        node
-        for node, shapes in candidates.items()
-        if all(len(shape) > 1 for shape in shapes) and len({shape[axis] for shape in shapes}) == 1
-    ]
+def _blocks_in(leaves: Shapes, axes: tuple[int, ...]) -> tuple[dict[str, dict[Names, int]], Stacks]:
+    """The lists of blocks, and the stacks, each with its axis and the names of its arrays.
+
+    What is numbered in a stack is no list of blocks; and experts, or the members of an ensemble, are no blocks.
+    """
+    found = {node: stack for node, stack in stacks_in(leaves, axes).items() if node and _SCANNED.fullmatch(node[-1])}
+    outside = leaves.keys() - set().union(*(inside for _, inside in found.values()))
+    paths = [names for names in leaves if names in outside]
+    return lists_of_blocks(paths) or _single_blocks(paths), found
 
 
 def _with_others(leaves: Shapes, blocks: Mapping[Names, Any], n: int) -> dict[Names, Any]:

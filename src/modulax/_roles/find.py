@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
@@ -22,7 +22,8 @@ from ..tree._paths import Names, key_names, matches, named_leaves
 from .depth import depths_in, lists_of_blocks, names_in_flat
 from .layers import role_in_layer
 from .names import by_name, in_flax_dict, in_module, unknown
-from .role import AbstractRole, Other
+from .role import AbstractRole, Other, in_stack
+from .stacks import Shape, stack_axes, without
 
 _COLUMNS = ("path", "shape", "role", "fan in", "fan out", "batch", "depth")
 Given = tuple[tuple[str, AbstractRole], ...]
@@ -131,23 +132,31 @@ def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
                 f"{listing(map('.'.join, known))}.{by_path({pattern: True}).hint(pattern, known)}"
             )
     blocks = {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
-    every = set(known) | {names[:-1] for names in known if names[-1:] in _PARTS}
-    found = [(names, x.shape, _found(model, names, x.shape, every, blocks.get(names))) for names, x in leaves]
-    return [(own.get(names, names), _given(given, names, shape, role)) for names, shape, role in found]
+    # `SplitRealAndImaginary` puts two arrays in the place of one.
+    whole = {x: x[:-1] if getattr(model.nodes.get(x[:-1]), "stands_for_one_array", False) else x for x in known}
+    stacks = stack_axes({whole[names]: tuple(x.shape) for names, x in leaves})
+    inner: dict[Names, Shape | None] = dict.fromkeys(whole.values())
+    inner |= {whole[names]: without(tuple(x.shape), stacks.get(whole[names], ())) for names, x in leaves}
+    found: list[tuple[Names, AbstractRole]] = []
+    for names, x in leaves:
+        role = _found(model, whole[names], x.shape, inner, stacks.get(whole[names], ()), blocks.get(names))
+        found.append((own.get(names, names), _given(given, names, x.shape, role)))
+    return found
 
 
-def _found(model: Model, names: Names, shape: tuple[int, ...], known: Set[Names], block: int | None) -> AbstractRole:
+def _found(
+    model: Model, names: Names, shape: Shape, inner: Mapping[Names, Shape | None], stack: Shape, block: int | None
+) -> AbstractRole:
     """The role of a parameter without what the user gives by pattern."""
     if not names:
         return unknown(shape)
     owners = [model.nodes[names[:n]] for n in range(len(names)) if names[:n] in model.nodes]
-    if owners and getattr(owners[-1], "stands_for_one_array", False):
-        names, owners = names[:-1], owners[:-1]
     role = role_in_layer(owners, names, shape)
-    is_plain = not owners or isinstance(owners[-1], (dict, list, tuple, Mapping))
     if role is None:
-        role = in_flax_dict(names, shape, known) if is_plain else in_module(names, shape)
-    role = unknown(shape) if role is None else by_name(role, names, shape, block)
+        is_plain = not owners or isinstance(owners[-1], (dict, list, tuple, Mapping))
+        role = in_flax_dict(names, inner) if is_plain else in_module(names, without(shape, stack))
+        role = in_stack(role or unknown(without(shape, stack)), stack, len(shape))
+    role = by_name(role, names, shape, block)
     declared = model.roles.get(names) or _declared(model, names, role)
     return role if declared is None else _like(declared, role, names, shape)
 
@@ -258,7 +267,7 @@ class Roles(AbstractRoles):
     def _row(self, names: Names, role: AbstractRole) -> list[str]:
         shape = self._shapes[names]
         sizes = [",".join(str(shape[i]) for i in axes) for axes in (role.fan_in, role.fan_out, role.batch)]
-        kind = role.kind if role.is_known else f"{role.kind} (assumed)"
+        kind = role.kind if role.is_known or not role.kind else f"{role.kind} (assumed)"
         return [".".join(names), str(list(shape)), kind, *sizes, _depth_text(role.depth)]
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from .._protocol.masks import AbstractLabels, Call
 from .._protocol.patterns import by_path
 from .._support.checks import listing
 from ..tree._paths import leaf_paths
-from .find import AbstractRoles, Roles, as_roles
+from .find import AbstractRoles, Roles, as_roles, model_of, table_of
 from .role import AbstractRole
 
 T = TypeVar("T", bound=AbstractHyperparameters)
@@ -206,6 +206,20 @@ def with_roles(optimizer: T, find: Callable[[Any], Roles]) -> T:
         if (bound := labels.bound(find)) is not labels:
             optimizer = with_value(optimizer, path, bound)
     return optimizer
+
+
+def with_roles_of(tree: PyTree, optimizer: T) -> T:
+    """Return an optimizer of some leaves of a tree, in which every role is that in the whole tree.
+
+    The axes of a matrix may follow from the shapes of leaves that the optimizer doesn't see, such as its bias.
+
+    Args:
+        tree: the whole tree.
+        optimizer: the optimizer, or a transform in it.
+    """
+    if all(x.ndim < 3 for x in jtu.tree_leaves(tree)):
+        return optimizer  # paths tell the roles
+    return with_roles(optimizer, lambda given: table_of(model_of(tree), given))
 
 
 def roles_read_by(optimizer: AbstractHyperparameters, tree: PyTree) -> list[AbstractRole]:

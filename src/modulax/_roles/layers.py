@@ -63,7 +63,7 @@ def _in_flax(classes: Sequence[str], owner: Any, name: str, shape: tuple[int, ..
         return Gain()
     if name.startswith("lora_"):
         return LoRA(**axes(len(shape), [0], [1], 2))
-    return next((_FLAX[cls](owner, shape) for cls in classes if cls in _FLAX), Other())
+    return next((_FLAX[cls](owner, shape) for cls in classes if cls in _FLAX), Other(is_known=False))
 
 
 def _in_equinox(owner: Any, names: Sequence[str], ndim: int) -> AbstractRole:
@@ -111,10 +111,10 @@ def _einsum(owner: Any, shape: tuple[int, ...]) -> AbstractRole:
     operands, outputs = owner.einsum_str.replace(" ", "").split("->")
     inputs, kernel = operands.split(",")
     if "." in kernel:
-        return Other()
+        return Other(is_known=False)
     fan_in = [i for i, x in enumerate(kernel) if x not in outputs]
     fan_out = [i for i, x in enumerate(kernel) if x in outputs and x not in inputs]
-    return Hidden(**axes(len(shape), fan_in, fan_out, len(kernel))) if fan_in and fan_out else Other()
+    return Hidden(**axes(len(shape), fan_in, fan_out, len(kernel))) if fan_in and fan_out else Other(is_known=False)
 
 
 def _conv(owner: Any, shape: tuple[int, ...]) -> AbstractRole:

@@ -2,15 +2,16 @@
 
 Flax calls the arrays of its layers `kernel`, `embedding`, `scale` and `bias`, and that is all that is left in a dict of
 parameters. The axes follow from the number of axes and from the name of the layer: `query`, `key`, `value` and `out`
-for attention, `Conv_0` for a convolution; further axes come first and are a batch of layers.
+for attention, `Conv_0` for a convolution; and from the axes of a bias.
 """
 
 import math
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Mapping
 
 from ..tree._paths import Names
 from .role import AbstractRole, Attention, Bias, Convolution, Embedding, Gain, Head, Hidden, LoRA, Other, Position, axes
+from .stacks import CONVOLUTION, Shape, is_followed
 
 _HEAD = re.compile(r"(.*_)?(head|unembed|unembedding|embed_out|logits|classifier|readout)_?\d*")
 _POSITION = re.compile(r"(.*_)?(wpe|pe|pos(ition)?(al|s)?(_?(emb|enc|table).*)?)|pos(ition)?_.*", re.IGNORECASE)
@@ -18,17 +19,18 @@ _EMBEDDING = re.compile(r".*embed.*|(.*_)?embs?|wte|(.*_)?tokens?|token_types?|c
 _GAIN = re.compile(r"scale|gain|gamma", re.IGNORECASE)
 _BIAS = re.compile(r"(.*_)?bias|beta", re.IGNORECASE)
 _FUSED = re.compile(r"w?qkv(_proj|_kernel)?|to_qkv|c_attn|in_proj", re.IGNORECASE)
-_CONVOLUTION = re.compile(r"(.*_)?conv.*", re.IGNORECASE)
+_PROJECTION = re.compile(r"(?:w|to_)?(q|k|v|o|query|key|value|out)(?:_proj)?")
+_QUERIES = ("query", "q", "wq", "to_q", "q_proj", "query_proj")
 
 
-def in_flax_dict(names: Names, shape: Sequence[int], known: Container[Names]) -> AbstractRole | None:
+def in_flax_dict(names: Names, shapes: Mapping[Names, Shape | None]) -> AbstractRole | None:
     """Return the role of an array in a dict of parameters of Flax; None if its name is not one of Flax.
 
     Args:
         names: the names of its path.
-        shape: its shape.
-        known: the names of all paths of the tree, also of absent leaves.
+        shapes: the shapes of all arrays of the tree, without the axes of stacked blocks; None for absent leaves.
     """
+    shape, bias = shapes[names] or (), shapes.get((*names[:-1], "bias")) or ()
     name, layer = names[-1], names[-2] if len(names) > 1 else ""
     if name == "bias":
         return Bias()
@@ -38,8 +40,16 @@ def in_flax_dict(names: Names, shape: Sequence[int], known: Container[Names]) ->
         return table(layer, len(shape))
     if name in ("lora_a", "lora_b"):
         return LoRA(**axes(len(shape), [0], [1], 2))
-    is_attention = (*names[:-2], "query", "kernel") in known and len(shape) > 2
-    return _kernel(layer, shape, is_attention) if name == "kernel" else None
+    if name != "kernel":
+        return None
+    n_out = len(bias) if is_followed(shape, bias) else None
+    match = _PROJECTION.fullmatch(layer)
+    if match and len(shape) > 2 and any((*names[:-2], query, name) in shapes for query in _QUERIES):
+        part = next(x for x in ("query", "key", "value", "out") if x[0] == match[1][0])
+        fan_in, fan_out, head = ([0, 1], [2], -3) if part == "out" else ([0], [1, 2], -2)
+        if n_out in (None, len(fan_out)):
+            return Attention(part, heads=shape[head], **axes(len(shape), fan_in, fan_out, 3))
+    return _kernel(layer, shape, n_out)
 
 
 def table(layer: str, ndim: int) -> AbstractRole:
@@ -47,20 +57,19 @@ def table(layer: str, ndim: int) -> AbstractRole:
     return (Position if _POSITION.fullmatch(layer) else Embedding)(**axes(ndim, [0], [1], 2))
 
 
-def _kernel(layer: str, shape: Sequence[int], is_attention: bool) -> AbstractRole:
-    """The role of a `kernel`, from the name of its layer and its number of axes."""
+def _kernel(layer: str, shape: Shape, n_out: int | None) -> AbstractRole:
+    """The role of a `kernel`, from the name of its layer, its number of axes, and the number of those of its bias."""
     n = len(shape)
-    if is_attention and layer in ("query", "key", "value"):
-        return Attention(layer, heads=shape[-2], **axes(n, [0], [1, 2], 3))
-    if is_attention and layer == "out":
-        return Attention(layer, heads=shape[-3], **axes(n, [0, 1], [2], 3))
-    is_convolution = _CONVOLUTION.fullmatch(layer) is not None
-    if n > 3 or (is_convolution and n > 2):
+    is_convolution = CONVOLUTION.fullmatch(layer) is not None
+    if n_out in (1, None) and (n > 3 or (is_convolution and n > 2)):
         return Convolution(fan_in=tuple(range(n - 1)), fan_out=(n - 1,), is_known=is_convolution)
-    return Hidden(**axes(n, [0], [1], 2), is_known=n == 2) if n > 1 else Other()
+    if n == 2 or n_out is not None:
+        first = n - (n_out or 1)
+        return Hidden(fan_in=tuple(range(first)), fan_out=tuple(range(first, n)))
+    return unknown(shape)
 
 
-def in_module(names: Names, shape: Sequence[int]) -> AbstractRole | None:
+def in_module(names: Names, shape: Shape) -> AbstractRole | None:
     """Return the role of an array that a user's own module holds, from its name; None if the name doesn't tell."""
     name = names[-1]
     if _BIAS.fullmatch(name):
@@ -77,9 +86,9 @@ def in_module(names: Names, shape: Sequence[int]) -> AbstractRole | None:
     return Embedding(**axes(len(shape), [0], [1], 2))
 
 
-def unknown(shape: Sequence[int]) -> AbstractRole:
+def unknown(shape: Shape) -> AbstractRole:
     """Return the role of an array of which nothing is known: with two axes, a matrix of shape `(inputs, outputs)`."""
-    return Hidden(fan_in=(0,), fan_out=(1,), is_known=False) if len(shape) == 2 else Other()
+    return Hidden(fan_in=(0,), fan_out=(1,), is_known=False) if len(shape) == 2 else Other(is_known=False)
 
 
 def by_name(role: AbstractRole, names: Names, shape: tuple[int, ...], block: int | None) -> AbstractRole:
@@ -92,7 +101,7 @@ def by_name(role: AbstractRole, names: Names, shape: tuple[int, ...], block: int
         block: number of the names that lead to the block in which it is, if it is in one of several: nothing inside a
             block is the head of the model.
     """
-    if not role.is_linear:
+    if not (role.is_linear and role.is_known):
         return role
     if any(_HEAD.fullmatch(name) for name in names[:-1][:block]):
         return Head().like(role, shape)

@@ -255,8 +255,12 @@ class LoRA(AbstractRole):
 class Other(AbstractRole):
     """An array of which nothing is known. With several axes it may be a kernel, and decays."""
 
+    @property
+    def is_vector(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return bool(self.batch)  # a vector of each block in a stack
+
     def decays_in(self, ndim: int) -> bool:
-        return ndim > 1
+        return ndim > 1 and not self.is_vector
 
     @property
     def kind(self) -> str:
@@ -280,3 +284,18 @@ def axes(ndim: int, fan_in: Iterable[int], fan_out: Iterable[int], rank: int) ->
         "fan_out": tuple(first + i for i in fan_out),
         "batch": tuple(i for i in range(ndim) if i - first not in {*fan_in, *fan_out}),
     }
+
+
+def in_stack(role: AbstractRole, stack: Axes, ndim: int) -> AbstractRole:
+    """Return the role of an array in which blocks are stacked, given that of one block.
+
+    Args:
+        role: the role in one block.
+        stack: the axes of the stack.
+        ndim: number of axes of the array.
+    """
+    rest = [i for i in range(ndim) if i not in stack]
+    if not role.fan_in:
+        return dataclasses.replace(role, batch=stack) if not role.kind and len(rest) < 2 else role
+    own = {name: tuple(rest[i] for i in getattr(role, name)) for name in ("fan_in", "fan_out", "batch")}
+    return dataclasses.replace(role, **own | {"batch": (*stack, *own["batch"])})
