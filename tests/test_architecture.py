@@ -72,6 +72,7 @@ LAZY_IMPORTS: dict[tuple[str, str], str] = {
 NOT_FINAL: dict[str, str] = {
     "GradientTransformation": "a base class in optax too, of which programs have subclasses",
     "GradientTransformationExtraArgs": "the same",
+    "Matrix": "the role of all matrices inside a model, which a group by role names",
 }
 # Abstract classes that leave nothing to their subclasses, and the reason.
 SHARED_CODE = {

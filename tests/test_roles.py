@@ -1,6 +1,7 @@
 """`roles`: what each parameter is, and everything that reads it."""
 
 import copy
+import dataclasses
 import pickle
 from typing import Any
 
@@ -823,9 +824,15 @@ def test_roles_of_complex_parameters_split_in_two():
 
 
 def test_a_mask_by_role_means_nothing_in_a_vector():
-    with pytest.raises(ValueError, match=r"`decays` can't tell .* `Partition\(\{True: Flatten\(AdamW"):
+    with pytest.raises(ValueError, match=r"can't be told.* `Partition\(\{True: Flatten\(AdamW.*, decays\)`"):
         mx.Flatten(mx.AdamW(0.1, mask=mx.decays))
+    for inner in (MUON, mx.Chain(mx.ScaleBySOAP()), mx.Partition({"a": mx.AdamMini(0.1)}, {"w": "a"})):
+        with pytest.raises(ValueError, match=r"can't be told.* False: Flatten\(Adam\(...\)\)}, by_role"):
+            mx.Flatten(inner)
     model = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    mx.Flatten(MUON.replace(follow="optax")).init(model)  # there, a vector has one axis
+    mixed = mx.Partition({True: MUON, False: mx.Flatten(mx.AdamW(0.1))}, mx.by_role({mx.Matrix: True}))
+    assert groups_of(mixed, model) == {"kernel": "True/muon", "bias": "False"}
     apart = mx.Partition(
         {True: mx.Flatten(mx.AdamW(0.1, weight_decay=0.5)), False: mx.Flatten(mx.Adam(0.1))}, mx.decays
     )
@@ -863,6 +870,10 @@ def test_groups_and_labels_by_role():
     assert {*found.values()} == {"default"}
     with pytest.raises(ValueError, match=r"'bias' has the name of the group of `Bias`.* such as `\[b\]ias`"):
         mx.groups(mx.SGD(0.1), {"bias": {"learning_rate": 0.1}, mx.Bias: {"learning_rate": 0.2}})
+    found = groups_of(mx.Partition({"by": MUON, "rest": mx.SGD(0.1)}, mx.by_role({mx.Matrix: "by"}, "rest")), model)
+    assert {path for path, group in found.items() if group == "by/muon"} == {
+        path for path, role in EQUINOX["transformer"][1].items() if role.split()[0] in BY_MUON
+    }
     labels = mx.by_role({mx.Head: "last", mx.Attention: "attention"}, default="rest")
     partition = mx.Partition({x: mx.SGD(0.1) for x in ("last", "attention", "rest")}, labels)
     found = groups_of(partition, model)
@@ -1017,3 +1028,12 @@ def test_the_result_of_roles_counts_as_given(follow: Any):
     bound = with_roles(muon, lambda given: mx.roles(model, given))
     assert groups_of(bound, plain)["embedding.weight"] == ("adam" if follow == "paper" else "muon")
     assert bound.roles != found
+
+
+@pytest.mark.parametrize("role", [mx.Matrix, mx.Hidden, mx.Attention, mx.Embedding, mx.Bias, mx.Other])
+def test_the_arguments_of_every_role_are_documented(role: Any):
+    own, _, arguments = role.__doc__.partition("\n\n    Args:\n")
+    assert own
+    assert "Args:" not in arguments
+    for field in dataclasses.fields(role):
+        assert arguments.count(f"        {field.name}: ") == 1

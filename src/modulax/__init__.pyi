@@ -182,6 +182,7 @@ from ._roles.role import (
     Head as Head,
     Hidden as Hidden,
     LoRA as LoRA,
+    Matrix as Matrix,
     Other as Other,
     Position as Position,
 )

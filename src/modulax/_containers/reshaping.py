@@ -21,8 +21,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, required_part
-from .._protocol.transform import AbstractTransform, in_dtype_of, update_dtypes
-from .._roles.labels import masks_by_role
+from .._protocol.transform import AbstractTransform, everything_in, in_dtype_of, update_dtypes
+from .._roles.find import AbstractRoles
+from .._roles.labels import read_by_role
 from .._support.arithmetic import common_dtype
 from .._support.module import AbstractModule, AbstractState, nested, shared
 from .._support.placement import shard_like
@@ -184,9 +185,10 @@ class Flatten(AbstractReshaping):
     than without `Flatten`. Large arrays are no faster, and are copied.
 
     Elementwise transforms give the same result as without `Flatten`. Transforms that use the shapes of the arrays (a
-    trust ratio, a block norm, Muon) don't, and a mask inside cannot tell the arrays apart. Updates keep their sharding,
-    but arrays that are sharded in different ways are gathered first, and with explicit sharding JAX raises an error for
-    them. If `update` is called without parameters, the updates must have the dtypes of the parameters.
+    trust ratio, a block norm) don't, and a mask inside cannot tell the arrays apart. Those that read roles, such as
+    Muon and SOAP, are refused. Updates keep their sharding, but arrays that are sharded in different ways are gathered
+    first, and with explicit sharding JAX raises an error for them. If `update` is called without parameters, the
+    updates must have the dtypes of the parameters.
 
     Args:
         inner: the inner transform.
@@ -199,10 +201,16 @@ class Flatten(AbstractReshaping):
     state_type: ClassVar[type] = FlattenState
 
     def check(self) -> None:
-        if masks := masks_by_role(self.inner):
+        counts_axes = any(getattr(x, "follow", "") == "optax" for x in everything_in(self.inner))
+        for labels in read_by_role(self.inner):
+            first, by = "Flatten(AdamW(...))", repr(labels)
+            if isinstance(labels, AbstractRoles):
+                if counts_axes:
+                    continue
+                first, by = f"{type(self.inner).__name__}(...)", "by_role({Matrix: True})"
             raise ValueError(
-                f"`Flatten` joins arrays in vectors, in which `{masks[0]}` can't tell biases from matrices. Put it "
-                f"around them: `Partition({{True: Flatten(AdamW(...)), False: Flatten(Adam(...))}}, {masks[0]})`."
+                f"`Flatten` joins arrays in vectors, in which biases can't be told from matrices by their roles. Put "
+                f"it around one kind of them: `Partition({{True: {first}, False: Flatten(Adam(...))}}, {by})`."
             )
 
     def form(self, params: Params, *, of_updates: bool = False) -> Form:

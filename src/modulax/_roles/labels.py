@@ -229,10 +229,10 @@ def roles_read_by(optimizer: AbstractHyperparameters, tree: PyTree) -> list[Abst
     return found[0].labels(tree, partial=True) if found else []
 
 
-def masks_by_role(optimizer: AbstractHyperparameters) -> list[str]:
-    """Return the masks and labels in an optimizer that tell parameters apart by their roles, as they are written."""
-    found = [labels for _, labels in _labels_in(optimizer, ()) if not isinstance(labels, AbstractRoles)]
-    return [repr(labels) for labels in found if type(labels).bound is not AbstractLabels.bound]
+def read_by_role(optimizer: AbstractHyperparameters) -> list[AbstractLabels]:
+    """Return the roles in an optimizer, and the masks and labels that tell parameters apart by their roles."""
+    found = [labels for _, labels in _labels_in(optimizer, ())]
+    return [x for x in found if isinstance(x, AbstractRoles) or type(x).bound is not AbstractLabels.bound]
 
 
 def taken_as_hidden(optimizer: AbstractHyperparameters, tree: PyTree) -> tuple[int, str] | None:

@@ -53,6 +53,12 @@ class AbstractRole(abc.ABC):
     depth: int | tuple[int, ...] | None = None
     is_known: bool = True
 
+    def __init_subclass__(cls) -> None:
+        begin = "    Args:\n"
+        own, _, arguments = (cls.__doc__ or "").partition(begin)
+        shared = (AbstractRole.__doc__ or "").partition(begin)[2].partition("\n    Attributes:")[0]
+        cls.__doc__ = "\n".join([own.rstrip(), "", begin + (arguments.rstrip() + "\n" + shared).lstrip("\n")])
+
     def __post_init__(self) -> None:
         for name in ("fan_in", "fan_out", "batch"):
             object.__setattr__(self, name, _as_axes(getattr(self, name)))
@@ -112,12 +118,25 @@ class AbstractRole(abc.ABC):
         return self.blocks
 
 
-class Hidden(AbstractRole):
-    """The weight matrix of a linear layer inside the model."""
+class Matrix(AbstractRole):
+    """A matrix inside the model, which Muon trains: `Hidden`, `Attention`, `Convolution` and `LoRA`.
 
-    is_linear: ClassVar[bool] = True
+    Use it to select all of them, `by_role({Matrix: "matrices"}, default="others")`, or as the role of a matrix of which
+    no more is known.
+    """
+
     is_hidden: ClassVar[bool] = True
     decays: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> str:
+        return "matrix"
+
+
+class Hidden(Matrix):
+    """The weight matrix of a linear layer inside the model, but those of attention, which are `Attention`."""
+
+    is_linear: ClassVar[bool] = True
 
     @property
     def kind(self) -> str:
@@ -142,11 +161,8 @@ class Head(AbstractRole):
         return "head"
 
 
-class Convolution(AbstractRole):
+class Convolution(Matrix):
     """The kernel of a convolution. Its window belongs to the inputs."""
-
-    is_hidden: ClassVar[bool] = True
-    decays: ClassVar[bool] = True
 
     @property
     def kind(self) -> str:
@@ -154,7 +170,7 @@ class Convolution(AbstractRole):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Attention(AbstractRole):
+class Attention(Matrix):
     """A projection of an attention layer, or several in one array.
 
     Args:
@@ -163,9 +179,6 @@ class Attention(AbstractRole):
         heads: number of heads; needed to split an array by heads.
         kv_heads: number of heads of keys and values, if they are fewer.
     """
-
-    is_hidden: ClassVar[bool] = True
-    decays: ClassVar[bool] = True
 
     part: str = "qkv"
     heads: int | None = None
@@ -241,11 +254,8 @@ class Position(AbstractRole):
         return "position"
 
 
-class LoRA(AbstractRole):
+class LoRA(Matrix):
     """One of the two factors of a low-rank adapter."""
-
-    is_hidden: ClassVar[bool] = True
-    decays: ClassVar[bool] = True
 
     @property
     def kind(self) -> str:
