@@ -396,6 +396,25 @@ def test_update_keeps_the_sharding_of_parameters_and_state():
     assert state.inner["scale_by_adam"].mu["w"].sharding.is_equivalent_to(sharding, 1)
 
 
+def test_eager_updates_are_applied_by_one_program(monkeypatch: pytest.MonkeyPatch):
+    """Which other leaves are not part of; layers on devices of their own cannot be in one."""
+    names, add = [], jax.lax.add
+    monkeypatch.setattr(jax.lax, "add", lambda x, y: names.append(x) or add(x, y))
+    p = {"w": jnp.ones(2), "b": jnp.ones(3), "n": np.arange(2), "f": jnp.tanh, "kept": jnp.ones(1)}
+    u = {"w": jnp.ones(2), "b": jnp.ones(3), "n": None, "f": None, "kept": None}
+    modulax.apply_updates(p, u)
+    new = modulax.apply_updates(p, u)
+    assert (len(names), [x for x in names if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)]) == (
+        2,
+        [],
+    )
+    np.testing.assert_array_equal(new["b"], 2)
+    assert all(new[name] is p[name] for name in ("n", "f", "kept"))
+    one, two = jax.devices()[:2]
+    apart = {"w": jax.device_put(p["w"], one), "b": jax.device_put(p["b"], two)}
+    assert [x.devices() for x in jax.tree.leaves(modulax.apply_updates(apart, apart))] == [{two}, {one}]
+
+
 def test_a_static_leaf_of_a_transform_is_refused_with_the_remedy():
     class Bad(modulax.AbstractStatelessTransform):
         function: object

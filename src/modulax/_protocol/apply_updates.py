@@ -1,6 +1,7 @@
 """`apply_updates`: add the updates to the parameters, the last line of a training step."""
 
-import itertools
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._support.arithmetic import at_least_float32, is_inexact_array
@@ -42,19 +44,48 @@ def apply_updates(params: P, updates: Updates) -> P:
     Raises:
         ValueError: if the paths or shapes of the updates and the parameters differ.
     """
+    return applied(_in_one_program, params, updates)
+
+
+def applied(add: Callable[[list[Any], list[Any]], list[jax.Array]], params: P, updates: Updates) -> P:
+    """Return the parameters with those that have an update replaced by what `add` returns for both.
+
+    Args:
+        add: a function of the parameters and of the updates, such as `sums`.
+        params: as in `apply_updates`.
+        updates: as in `apply_updates`.
+    """
     leaves, treedef = jtu.tree_flatten(params)
     like = treedef.unflatten([x if is_inexact_array(x) else None for x in leaves])
     trained, treedef_of_trained = jtu.tree_flatten(like)
     if len(trained) < len(leaves):
         refuse_numbers(params, updates, "apply_updates")
     steps = _updates_at(like, updates)
-    pairs = [(p, u) for p, u in zip(trained, steps, strict=True) if u is not None]
-    before = [p for p, _ in pairs]
+    before = [p for p, u in zip(trained, steps, strict=True) if u is not None]
     check_same_shapes(treedef_of_trained.unflatten(steps), before, "apply_updates")
-    # XLA may shard the sum as the update is, where the state is divided over more devices than the parameters.
-    after = iter(placed_like(list(itertools.starmap(_add, pairs)), before))
+    after = iter(add(before, [u for u in steps if u is not None]))
     new = treedef_of_trained.unflatten([None if u is None else next(after) for u in steps])
     return eqx.combine(new, params)
+
+
+def sums(params: list[Any], updates: list[Any]) -> list[jax.Array]:
+    """Return the new parameters, each in its dtype. A program that places its results needs no more."""
+    return list(map(_add, params, updates))
+
+
+def _placed_sums(params: list[Any], updates: list[Any]) -> list[jax.Array]:
+    # XLA may shard the sum as the update is, where the state is divided over more devices than the parameters.
+    return placed_like(sums(params, updates), params)
+
+
+_compiled = jax.jit(_placed_sums)
+
+
+def _in_one_program(params: list[Any], updates: list[Any]) -> list[jax.Array]:
+    if not any(isinstance(x, Tracer) for x in (*params, *updates)):
+        with contextlib.suppress(ValueError):  # no program runs on layers that are on devices of their own
+            return _compiled(params, updates)
+    return _placed_sums(params, updates)
 
 
 def _updates_at(params: PyTree, updates: Updates) -> list[Any]:
