@@ -200,6 +200,26 @@ def test_step_itself_can_be_compiled():
     assert eqx.tree_equal(new, expected, rtol=1e-6)
 
 
+def test_the_donated_step_can_be_called_and_compiled_ahead_of_time(key):
+    """For a model and for shapes; a function among the extra arguments is part of the program."""
+    optimizer = modulax.Chain(modulax.LAMB(1e-2), modulax.ScaleByBacktrackingLinesearch(2))
+    model = eqx.nn.MLP(2, 2, 3, 1, key=key)
+    grads, state = eqx.filter(model, eqx.is_array), optimizer.init(model)
+    extra: Any = {"value": jnp.ones(()), "grad": grads, "value_fn": lambda model: jnp.sum(model.layers[0].bias)}
+    expected = optimizer.step(grads, state, model, **extra)
+    step = optimizer.jit_step()
+    shapes = eqx.filter_eval_shape(lambda *args: args, grads, state, model)
+    compiled: Any = step.lower(*shapes, **extra).compile()
+    copies = jax.tree.map(jnp.copy, grads)
+    aot = compiled(grads=grads, state=jax.tree.map(jnp.copy, state), params=copies, **extra | {"value_fn": None})
+    called = step(grads, state, model, **extra)
+    assert eqx.tree_equal(called, expected, rtol=1e-6)
+    assert eqx.tree_equal(eqx.combine(aot[0], model), called[0], rtol=1e-6)
+    assert compiled.memory_analysis().alias_size_in_bytes >= 3 * sum(x.nbytes for x in jax.tree.leaves(grads))
+    assert copies.layers[0].bias.is_deleted()
+    assert jax.tree.leaves(state)[0].is_deleted()
+
+
 def test_donation_leaves_the_numbers_of_the_optimizer_alone():
     inner = modulax.AdamW(jnp.asarray(1e-3))
     optimizer = modulax.Injected(inner)

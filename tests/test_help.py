@@ -38,7 +38,8 @@ def test_signature_of_an_instance():
 def test_what_a_user_calls_is_listed():
     """And the fields, and what a class of a user adds; the protocol is still there."""
     chain = mx.Chain(clip=mx.Clip(1.0), adamw=mx.AdamW(1e-3))
-    called = ["addresses", "at", "eval_params", "hyperparameters", "init", "metrics", "replace", "step", "update"]
+    called = ["addresses", "at", "eval_params", "hyperparameters", "init", "jit_step", "metrics", "replace", "step"]
+    called.append("update")
     assert dir(chain) == sorted([*called, "parts"])
     assert dir(mx.SGD(0.1)) == sorted([*called, "accumulator_dtype", "learning_rate", "momentum", "nesterov"])
     assert dir(chain.init(np.ones(2, np.float32))) == ["names", "parts"]

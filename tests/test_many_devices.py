@@ -223,6 +223,28 @@ def test_every_way_to_step_keeps_the_shardings():
     assert_near(again[0], moved)
 
 
+MULTI = mx.MultiSteps(mx.AdamW(1e-2), 2)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [mx.AdamW(1e-2), MULTI, mx.SkipSpikes(MULTI), mx.ApplyIfFinite(mx.Muon(1e-2), 2)],
+    ids=["AdamW", "MultiSteps", "SkipSpikes of MultiSteps", "ApplyIfFinite of Muon"],
+)
+def test_everything_that_a_step_returns_is_placed(optimizer: mx.AbstractTransform):
+    """XLA for GPU returned whole parameters out of a `cond`; `nox -s accelerators` compiles for one, a CPU keeps them.
+
+    Nothing is placed in the branches: XLA gathered the parameters for a `cond` in another one.
+    """
+    params = {"w": jnp.ones((8, 8)), "b": jnp.ones(8)}
+    jaxpr = jax.make_jaxpr(optimizer.step)(params, jax.eval_shape(optimizer.init, params), params).jaxpr
+    placing = [e for e in jaxpr.eqns if e.primitive.name == "modulax_shard_like"]
+    placed = {x for e in placing for x in e.outvars}
+    assert {x for x in jaxpr.outvars if x.aval.ndim} - placed <= {*jaxpr.invars}
+    inside = [e for e in jaxpr.eqns if e.primitive.name == "cond" and "modulax_shard_like" in str(e)]
+    assert (len(placing), inside) == (2, [])
+
+
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "SM3"])
 def test_on_explicit_axes_what_is_like_the_parameters_is_divided(name: str):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,), devices=list(DEVICES))

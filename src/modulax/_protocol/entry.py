@@ -35,7 +35,7 @@ class AbstractBoundary(abc.ABC):
     """Indices of the program's arguments that may be whole models."""
 
     result: ClassVar[int | None] = None
-    """Index of the argument that the last result is like, if it is a model."""
+    """Index of the argument that the first result is like, if it is a model."""
 
     def __init__(self, method: Callable[..., Any], owner: str):
         self.method, self.owner = method, owner

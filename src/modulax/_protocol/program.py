@@ -148,8 +148,8 @@ class Program:
         models: indices of the trees that may be whole models. Their leaves that aren't arrays are dropped instead of
             being static; of a Python number the type remains, since an update for it is a mistake.
         donated: indices of the trees whose buffers are donated.
-        result: index of the tree that the last result is like, if it is a model: leaves that aren't arrays are those of
-            that tree.
+        result: index of the tree that the first result is like, if it is a model: leaves that aren't arrays are those
+            of that tree.
     """
 
     most_compiled: ClassVar[int] = 1000  # structures of arguments, of one method of one class
@@ -199,7 +199,7 @@ class Program:
             # A function that is read at every call would fill the cache with programs that are called once.
             make = self.keyed if all(map(_is_fixed, structures)) else self._keyed
             results = make(flat.treedef, structures)(flat.numbers, *donatable(leaves, self._donated))
-            return results if self._result is None else (*results[:-1], with_arrays(trees[self._result], results[-1]))
+            return results if self._result is None else (with_arrays(trees[self._result], results[0]), *results[1:])
         compiled = self.direct(flat.treedef)
         if flat.is_constant and memory.all_arrays(jtu.tree_leaves(trees)):
             flat.direct.setdefault(self, compiled)
@@ -211,7 +211,7 @@ class Program:
         results = self._run(flat.treedef, list(map(_as_array, flat.numbers)), given)
         if self._result is None:
             return results
-        return *results[:-1], with_arrays(trees[self._result], arrays_of(results[-1]))
+        return with_arrays(trees[self._result], arrays_of(results[0])), *results[1:]
 
     def without_jit(self, transform: Any, *trees: Any) -> Any:
         """Call the function without compiling it as a whole. The results share no array with the arguments."""
@@ -245,7 +245,7 @@ class Program:
 
         def run(numbers: list[Any], *leaves: Any) -> Any:
             results = self._run(transform_def, numbers, _filled(structures, leaves))
-            return results if self._result is None else (*results[:-1], arrays_of(results[-1]))
+            return results if self._result is None else (arrays_of(results[0]), *results[1:])
 
         return self._jitted(run, donate_argnums=tuple(i + 1 for i in self._donated))
 

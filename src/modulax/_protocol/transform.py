@@ -7,10 +7,8 @@ depends on the transforms inside uses that method: citations, `describe`, evalua
 """
 
 import abc
-import dataclasses
-import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.tree_util as jtu
@@ -21,26 +19,21 @@ from jaxtyping import Array, PyTree
 
 from .._support.arithmetic import common_dtype, default_float, is_narrower
 from .._support.checks import check_extra
-from .._support.failures import located
 from .._support.methods import result_is_indexed
 from .._support.module import AbstractState
-from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
 from .._support.variables import is_variable, without_variables
-from ..tree._align import paired, refuse_integers, refuse_numbers
-from ..tree._leaves import arrays_of, with_arrays
-from ..tree._math import trainable, zeros_without
-from .apply_updates import apply_updates
+from ..tree._math import zeros_without
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
-from .extra_arguments import everything_in, extra_arguments, refuse_hyperparameters
+from .extra_arguments import everything_in, extra_arguments
 from .frozen import numbers_with_paths
 from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .last_step import at_last_step, with_factors
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
-from .mistakes import explaining_state, wrong_state
-from .program import Program
+from .mistakes import wrong_state
 from .schedule import has_schedule, has_stateful_schedule
+from .step import DonatedStep, Move, step_program
 
 T = TypeVar("T")
 
@@ -109,23 +102,6 @@ def _hashable(leaf: Any, transform: "AbstractTransform") -> Hashable:
     return leaf
 
 
-@dataclasses.dataclass(frozen=True)
-class Move(Generic[T]):
-    """What `_take_step` needs besides the gradients and the state.
-
-    Args:
-        params: the parameters, or None if `update` was called without them.
-        extra: the extra arguments of `update`.
-        apply: a function of the updates, such as the one that adds them to the parameters.
-        skipped: the result of `apply` if nothing moves.
-    """
-
-    params: Params | None
-    extra: Mapping[str, Any]
-    apply: Callable[[Updates], T]
-    skipped: T
-
-
 class AbstractTransform(AbstractHyperparameters):
     """A gradient transformation: a Module whose fields are its hyperparameters.
 
@@ -165,7 +141,18 @@ class AbstractTransform(AbstractHyperparameters):
     _gives_gradients: ClassVar[bool] = True
 
     _listed: ClassVar[tuple[str, ...]] = (
-        *("addresses", "at", "eval_params", "hyperparameters", "init", "metrics", "replace", "step", "update"),
+        *(
+            "addresses",
+            "at",
+            "eval_params",
+            "hyperparameters",
+            "init",
+            "jit_step",
+            "metrics",
+            "replace",
+            "step",
+            "update",
+        ),
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -235,8 +222,20 @@ class AbstractTransform(AbstractHyperparameters):
         Raises:
             ValueError: if a required argument is missing, or if the gradients don't fit the parameters.
         """
-        state, params = _step_program(type(self), donate)(self, grads, state, params, extra)
-        return params, state
+        return step_program(type(self), donate)(self, grads, params, state, extra)
+
+    def jit_step(self) -> DonatedStep:
+        """Return `step` with the state and the parameters donated, as a function that can be compiled ahead of time.
+
+            step = optimizer.jit_step()
+            params, state = step(grads, state, params)
+            step.lower(grads, state, params).compile().memory_analysis()
+
+        A call is one of `step(..., donate=True)`. In place of arrays, `lower` takes shapes with shardings too, also
+        those of devices that are not there. Write it in place of `jax.jit(optimizer.step, donate_argnums=(1, 2))`, in
+        which JAX writes the parameters into the buffers of a moment: `step` returns them before the state.
+        """
+        return DonatedStep(self)
 
     def eval_params(self, state: State, params: P) -> P:
         """Return the evaluation parameters: an average of the weights if the optimizer keeps one, else the parameters.
@@ -467,24 +466,3 @@ class AbstractStatelessTransform(AbstractTransform):
     ) -> tuple[Updates, State]:
         """Return the result of `apply`, and the empty state."""
         return self.apply(updates, params, **extra), state
-
-
-@functools.cache
-def _step_program(cls: type, donate: bool) -> Program:
-    def run(transform, grads, state, params, extra):
-        refuse_hyperparameters(f"{cls.__name__}.step", transform, extra)
-        # On the gradients as they were given, because `trainable` drops integers.
-        refuse_integers(params, grads, f"{cls.__name__}.step")
-        grads = trainable(grads)
-        refuse_numbers(params, grads, f"{cls.__name__}.step")
-        trained = paired(trainable(params), grads, f"{cls.__name__}.step", per_example=transform.example_axes)
-        # The branches of a `cond` return arrays alone, and a model holds functions.
-        kept = arrays_of(params)
-        with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state), located(cls.__name__, "step"):
-            move = Move(trained, extra, lambda updates: arrays_of(apply_updates(params, updates)), kept)
-            moved, new = transform._take_step(grads, state, move)
-        # In the order of the donated arguments: JAX pairs donated buffers with results by shape alone, also if they are
-        # in different memories, as with `Offload`.
-        return placed_like(new, state), with_arrays(params, moved)
-
-    return Program(run, f"{cls.__name__}.step", models=(0, 2), donated=(1, 2) if donate else (), result=2)
