@@ -424,10 +424,7 @@ def test_eager_updates_are_applied_by_one_program(monkeypatch: pytest.MonkeyPatc
     u = {"w": jnp.ones(2), "b": jnp.ones(3), "n": None, "f": None, "kept": None}
     modulax.apply_updates(p, u)
     new = modulax.apply_updates(p, u)
-    assert (len(names), [x for x in names if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)]) == (
-        2,
-        [],
-    )
+    assert len(names) == 2  # traced once
     np.testing.assert_array_equal(new["b"], 2)
     assert all(new[name] is p[name] for name in ("n", "f", "kept"))
     one, two = jax.devices()[:2]
