@@ -53,6 +53,7 @@ def step_program(cls: type, donate: bool) -> Program:
     """
 
     def run(transform, grads, params, state, extra):
+        refuse_hyperparameters(f"{cls.__name__}.step", transform, extra)
         # On the gradients as they were given, because `trainable` drops integers.
         refuse_integers(params, grads, f"{cls.__name__}.step")
         grads = trainable(grads)
