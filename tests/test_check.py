@@ -106,10 +106,10 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
         mx.StochasticRounding(mx.Chain(mx.SGD(1e-3), mx.Scale(0.5))),
     ),
     "perturbed parameters before a clip": (
-        mx.Chain(mx.SAM(mx.SGD(0.1), mx.SGD(0.01)), mx.Clip(1.0)),
+        mx.Chain(mx.SAM(mx.SGD(0.1), mx.SGD(0.01)), mx.Scale(0.5)),
         MODEL,
         r"`SAM` leads back from perturbed parameters, .*`SAM\(Chain\(...\), ...\)`",
-        mx.Chain(mx.SAM(mx.SGD(0.1), mx.SGD(0.01), opaque_mode=True), mx.Clip(1.0)),
+        mx.Chain(mx.SAM(mx.SGD(0.1), mx.SGD(0.01), opaque_mode=True), mx.Scale(0.5)),
     ),
     "ScheduleFreeAdamW before a factor": (
         mx.Chain(mx.ScheduleFreeAdamW(1e-3), mx.ReduceOnPlateau()),
@@ -279,8 +279,62 @@ FOUND |= {
         ("should_skip", mx.MultiSteps(SCALED, 2, should_skip=mx.skip_not_finite), mx.MultiSteps(SCALED, 2)),
     )
 }
+NONE = mx.by_path({"lm_head.*": False, "*": False})
+MLP = eqx.nn.MLP(2, 2, 4, 1, key=KEY)
+SEEN_BY_CHECK: dict[str, tuple[Any, Any, str, Any]] = {
+    "a clip after an optimizer": (
+        mx.Chain(mx.MultiSteps(mx.AdamW(1e-3, mask=mx.decays), 2), mx.ClipByGlobalNorm(1.0)),
+        MODEL,
+        r"`ClipByGlobalNorm` clips the steps of `MultiSteps`.*put it first: `Chain\(ClipByGlobalNorm\(...\), ...\)`",
+        mx.Chain(mx.ClipByGlobalNorm(1.0), mx.AdamW(1e-3, mask=mx.decays), mx.ClipByRunningNorm()),
+    ),
+    "a clip after a rate": (
+        mx.Chain(mx.ScaleByAdam(), mx.ScaleByLearningRate(1e-3), mx.Clip(1.0)),
+        MODEL,
+        "`Clip` clips the steps of `ScaleByLearningRate`",
+        mx.Chain(mx.ScaleByAdam(), mx.Clip(1.0), mx.ScaleByLearningRate(1e-3)),
+    ),
+    "a decay in the place of b1": (
+        mx.AdamW(1e-3, 0.004, mask=mx.decays),
+        MODEL,
+        r"the second argument of `AdamW` is `b1`, here 0.004: did you mean `weight_decay=0.004`\?",
+        mx.AdamW(1e-3, 0.0, mask=mx.decays),  # without momentum, as in some GANs
+    ),
+    "a decay that shrinks all weights": (
+        mx.Chain(mx.AdamW(mx.schedules.WarmupCosineDecay(0.0, 3e-3, 10, 100), weight_decay=30.0, mask=mx.decays)),
+        MODEL,
+        "the learning rate 0.003 times the weight decay 30 is taken from the weights in each step",
+        mx.LAMB(0.1, weight_decay=1.0, mask=mx.decays),  # whose ratio bounds the step
+    ),
+    "a mask the other way round": (
+        mx.AdamW(1e-3, mask=mx.by_role({mx.Gain: True}, default=False)),
+        MODEL,
+        "weight decay reaches `blocks.0.norm.*`, .* and no matrix. Write `mask=decays`",
+        mx.AdamW(1e-3, mask=mx.decays),
+    ),
+    "no head": (
+        mx.Muon(2e-2, adam_learning_rate=1e-3),
+        MLP,
+        'no layer is called `head`: if `layers.1.weight` is the last one, write `roles={"layers.1.weight": Head',
+        mx.Muon(2e-2, adam_learning_rate=1e-3, roles={"layers.1.weight": mx.Head()}),
+    ),
+    "a freeze of nothing": (
+        mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Freeze(NONE)),
+        MODEL,
+        "`Freeze` freezes nothing",
+        mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Freeze(HEAD)),
+    ),
+    "a selection of everything": (
+        mx.selective_transform(mx.AdamW(1e-3, mask=mx.decays), freeze_mask=NONE),
+        MODEL,
+        "`Masked` freezes nothing",
+        mx.Masked(mx.AdamW(1e-3, mask=mx.decays), True),
+    ),
+}
+FOUND |= SEEN_BY_CHECK
 # What `init` doesn't warn of.
 ONLY_CHECKED = (
+    *SEEN_BY_CHECK,
     *(name for name in FOUND if name.startswith("ascent")),
     "no decay",
     *(name for name in FOUND if name.startswith("decay of biases")),

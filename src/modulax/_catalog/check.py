@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +17,7 @@ from .._protocol.masks import AbstractLabels, received, select
 from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.rates import is_of_library, parts_over_run
-from .._protocol.schedule import is_schedule
-from .._protocol.small_steps import lost_steps, warnings_in, wrong_numbers
+from .._protocol.small_steps import known_values, largest, lost_steps, warnings_in, wrong_numbers
 from .._protocol.transform import AbstractTransform, everything_in
 from .._roles.find import Roles, model_of, table_of
 from .._roles.labels import with_roles
@@ -27,7 +27,7 @@ from .._support.tables import html_table
 from ..tree._math import shapes_of
 from .describe import FROZEN, NO_LEAF_DECAYS, Description, describe
 
-_LARGEST = 1.0  # learning rate, of any optimizer in common use
+_LARGEST_DECAY = 0.01  # of a weight in one step, which halves it in 70
 
 
 class Findings(tuple[str, ...]):
@@ -53,10 +53,11 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
 
     It finds: updates in the direction of the gradient, or of parameters that no optimizer is applied to; two
     optimizers in one chain; an average of parameters, such as that of `ScheduleFreeAdamW`, or master weights before
-    a clip or a multiplier; a `Freeze` before weight decay; a weight decay of no leaf, or of all biases and gains;
-    what Muon takes for a matrix, and AdamW's learning rate beside it; learning rates above 1, below 0 or NaN, also
-    of schedules; steps that a low precision rounds away; and an optimizer in the model, which would be trained.
-    `init` warns of some of them.
+    a clip or a multiplier; a clip after an optimizer; a `Freeze` before weight decay, or of nothing; a weight decay of
+    no leaf, of gains and no matrix, or of all biases and gains, one that is negative, or takes a hundredth of the
+    weights in each step, or is given in the place of `b1`; what Muon takes for a matrix, a model without a head, and
+    AdamW's learning rate beside Muon's; learning rates above 1, below 0 or NaN, also of schedules; steps that a low
+    precision rounds away; and an optimizer in the model, which would be trained. `init` warns of some of them.
 
     Args:
         optimizer: any transform.
@@ -71,12 +72,15 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     shown, tree = describe(optimizer, seen.params), shapes_of(seen.params)
     found = [
         *_ascent(optimizer, shown, tree),
-        *wrong_numbers(optimizer, _LARGEST),
+        *wrong_numbers(optimizer, in_check=True),
         *_two_rates(optimizer),
-        *_decay(optimizer, shown, tree, table_of(seen, {})),
+        *_misplaced_decay(optimizer),
         *trained_hyperparameters(seen.params),
-        *warnings_in(optimizer, tree, _LARGEST),
+        *warnings_in(optimizer, tree, in_check=True),
         *lost_steps(optimizer, tree),
+        *_heavy_decay(optimizer),
+        *(note for note in shown.notes if note.startswith((NO_LEAF_DECAYS, "no layer is called"))),
+        *_decay(optimizer, shown, tree, table_of(seen, {})),
     ]
     return Findings(dict.fromkeys(found))
 
@@ -150,18 +154,10 @@ def _is_of_modulax(part: AbstractTransform) -> bool:
 
 
 def _sign(x: Any) -> float | None:
-    """The sign of a number, or of all values of a schedule that are not zero."""
-    if is_schedule(x):
-        try:
-            values = np.asarray([x(t) for t in (0, 1, 10, 100, 1000)], np.float64)
-        except Exception:  # a schedule of a user, which may ask for anything
-            return None
-    elif isinstance(x, (int, float, np.generic, np.ndarray)):
-        values = np.asarray(x, np.float64)
-    else:
-        return None
-    signs = {float(sign) for sign in np.sign(values).ravel() if sign}
-    return signs.pop() if len(signs) == 1 else None
+    """The sign of a number, or of the first value of a schedule that is not zero; None if it is not known."""
+    values = known_values(x)
+    signs = [] if values is None else np.sign(values[values != 0])
+    return float(signs[0]) if len(signs) else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,6 +209,30 @@ def _two_rates(optimizer: AbstractTransform) -> Iterator[str]:
                 )
 
 
+def _misplaced_decay(optimizer: AbstractTransform) -> Iterator[str]:
+    """A sentence for each optimizer that was given its weight decay by position, in the place of `b1`."""
+    for transform in everything_in(optimizer):
+        names = [field.name for field in dataclasses.fields(transform)]
+        if isinstance(transform, AbstractOptimizer) and names[1:2] == ["b1"] and {"b2", "weight_decay"} <= {*names}:
+            b1, b2 = largest(transform.b1), largest(transform.b2)
+            if b1 and b2 and b1 < 0.5 and b2 > 0.9:
+                name = type(transform).__name__
+                yield f"the second argument of `{name}` is `b1`, here {b1:.4g}: did you mean `weight_decay={b1:.4g}`?"
+
+
+def _heavy_decay(optimizer: AbstractTransform) -> Iterator[str]:
+    """A sentence for each weight decay, before a learning rate, that takes much of the weights in every step."""
+    parts = [part.transform for part in parts_over_run(optimizer)]
+    for decay, rate in itertools.pairwise(parts):
+        if hasattr(decay, "weight_decay") and hasattr(rate, "flip_sign") and not hasattr(decay, "trust_coefficient"):
+            factors = largest(rate.learning_rate), largest(decay.weight_decay)
+            if None not in factors and math.prod(factors) > _LARGEST_DECAY:
+                what = f"the learning rate {factors[0]:.4g} times the weight decay {factors[1]:.4g}"
+                yield f"{what} is taken from the weights in each step. Products below 0.001 are usual."
+    for part in parts:
+        yield from _heavy_decay(part)
+
+
 def _exclusions(transform: AbstractTransform) -> Iterator[str]:
     """What leaves biases out of weight decay; what an optimizer is made of has no argument of its own."""
     if hasattr(transform, "adam_weight_decay"):  # the mask of `Muon` is for matrices
@@ -225,11 +245,15 @@ def _exclusions(transform: AbstractTransform) -> Iterator[str]:
 
 
 def _decay(optimizer: AbstractTransform, shown: Description, tree: PyTree, roles: Roles) -> Iterator[str]:
-    """A sentence if weight decay reaches no leaf, or biases and gains."""
-    yield from (note for note in shown.notes if note.startswith(NO_LEAF_DECAYS))
+    """A sentence if weight decay reaches gains and no matrix, or all biases and gains."""
     decaying = {row.path for row in shown.leaves if row.weight_decay not in ("", "0.0")}
     vectors = [path for path, role in roles.items() if role.kind in ("bias", "gain")]
-    if not vectors or not {*vectors} <= decaying:
+    reached = [path for path in vectors if path in decaying]
+    matrices = {path for path, role in roles.items() if role.is_linear}
+    if not reached or (reached != vectors and (not matrices or matrices & decaying)):
+        return
+    if reached != vectors:
+        yield f"weight decay reaches {listing(reached, 3)} and no matrix. Write `mask=decays` for the other way round."
         return
     if remedies := dict.fromkeys(_remedies(optimizer, tree, [path in vectors for path in roles])):
         yield (

@@ -184,7 +184,7 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
         _write_decay(_text(decay), own_rows)
     effect = transform._effect(tree, state)
     if rows:
-        notes += [note for note in (*_notes(transform, own_rows), *effect.notes) if note not in notes]
+        notes += [note for note in (*_notes(transform, own_rows), *effect.suspects, *effect.notes) if note not in notes]
     for row in [] if effect.frozen is None else _chosen(rows, effect.frozen):
         row.group, row.weight_decay = FROZEN, ""
 

@@ -22,7 +22,7 @@ from .._support.checks import listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
 from .._support.wrong_calls import inside
-from .order import mistakes_in_order
+from .order import clips_of_steps, mistakes_in_order
 
 
 class ChainState(AbstractState):
@@ -98,7 +98,8 @@ class Chain(AbstractContainer):
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state
-        return Effect(warnings=list(mistakes_in_order(self.parts, tree)))
+        suspects = list(clips_of_steps(list(self.parts.values())))
+        return Effect(warnings=list(mistakes_in_order(self.parts, tree)), suspects=suspects)
 
     def init(self, params: Params) -> ChainState:
         """Return the initial states of all parts."""

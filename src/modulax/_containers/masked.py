@@ -74,7 +74,7 @@ class Masked(AbstractContainer):
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del state
-        return Effect(frozen=[not x for x in self.chosen(tree)] if self.otherwise == "zero" else None)
+        return _frozen(self, [not x for x in self.chosen(tree)]) if self.otherwise == "zero" else Effect()
 
     def chosen(self, tree: Params) -> list[bool]:
         """Return which leaves the inner transform is applied to, in JAX's order.
@@ -84,6 +84,12 @@ class Masked(AbstractContainer):
         """
         mask: AbstractLabels = self.mask
         return mask_of(self, mask, tree)
+
+
+def _frozen(transform: AbstractTransform, where: list[bool]) -> Effect:
+    """The effect of freezing some leaves."""
+    nothing = f"`{type(transform).__name__}` freezes nothing: its mask leaves no parameter frozen."
+    return Effect(frozen=where, suspects=() if any(where) or not where else (nothing,))
 
 
 def selective_transform(optimizer: AbstractTransform, *, freeze_mask: Any) -> Masked:
@@ -125,7 +131,7 @@ class Freeze(AbstractLeafwise):
 
     def _effect(self, tree, state=None):
         del state
-        return Effect(frozen=self.where(tree))
+        return _frozen(self, self.where(tree))
 
     def update_leaf(self, now, g, s, p):
         """Return zeros."""

@@ -1,6 +1,7 @@
 """Parts of a chain in an order that trains something else than was meant."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -39,6 +40,15 @@ def mistakes_in_order(parts: Mapping[str, AbstractTransform], tree: PyTree) -> I
                 f"`{type(x).__name__}` stands before weight decay, which moves the frozen parameters. Put it at the "
                 f"end of the chain."
             )
+
+
+def clips_of_steps(parts: Sequence[AbstractTransform]) -> Iterator[str]:
+    """Yield a sentence for each clip with a fixed bound that stands after what has a learning rate."""
+    for x, y in itertools.combinations(parts, 2):
+        is_late = _is_optimizer(x) or hasattr(x, "learning_rate")
+        if is_late and type(y).__module__.endswith("._transforms.clipping") and not last_one_in(x):
+            name, steps = type(y).__name__, f"the steps of `{type(x).__name__}`"
+            yield f"`{name}` clips {steps}. To clip the gradients, put it first: `Chain({name}(...), ...)`."
 
 
 class LastOne(NamedTuple):

@@ -63,10 +63,6 @@ def as_scalar(x: Any) -> Any:
     return x
 
 
-def _is_parameter_of_its_own(x: Any) -> bool:
-    return isinstance(x, AbstractHyperparameters)
-
-
 def numeric_field(
     converter: Callable[[Any], Any],
     default: Any = dataclasses.MISSING,
@@ -354,7 +350,8 @@ def batched_number(module: AbstractHyperparameters) -> str | None:
         if field.metadata.get("static"):
             continue
         is_numeric = field.metadata.get("number") or field.metadata.get("numbers")
-        for path, x in jtu.tree_leaves_with_path(getattr(module, field.name), is_leaf=_is_parameter_of_its_own):
+        found = jtu.tree_leaves_with_path(getattr(module, field.name), lambda x: isinstance(x, AbstractHyperparameters))
+        for path, x in found:
             inside = None
             if isinstance(x, AbstractHyperparameters):
                 inside = batched_number(x)

@@ -24,9 +24,9 @@ from .over_steps import values_over_steps
 from .rates import RATES, Rate, is_optimizer, parts_over_run, rates_of
 from .schedule import AbstractSchedule, is_schedule, title
 
-# The largest learning rate that a run may have. Peaks of a few units are in use; an argument of a schedule in the place
-# of another one is a number of steps.
-MOST = 50.0
+# The largest learning rate in common use, and the largest of which `init` does not warn. Peaks of a few units are in
+# use; an argument of a schedule in the place of another one is a number of steps.
+_USUAL, _MOST = 1.0, 50.0
 
 
 def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
@@ -78,22 +78,22 @@ def largest(rate: Any) -> float | None:
     Args:
         rate: a number or a schedule.
     """
-    values = _values(rate)
+    values = known_values(rate)
     if values is None:
         return None
     peak = float(np.max(np.abs(values)))
     return float(f"{peak:.3g}") if values.ndim else peak  # that of a schedule is sampled, so not exact
 
 
-def _wrong_rate(what: str, rate: Any, most: float) -> Iterator[str]:
+def _wrong_rate(what: str, rate: Any, in_check: bool) -> Iterator[str]:
     """Yield a sentence for a learning rate that no run can have.
 
     Args:
         what: the name of the field and of the class that has it.
         rate: a number or a schedule.
-        most: the largest learning rate that a run may have.
+        in_check: whether `check` asks, and not `init`.
     """
-    values = _values(rate)
+    values = known_values(rate)
     if isinstance(rate, AbstractSchedule):
         what += f", `{title(rate)}`,"
     if values is None:
@@ -108,7 +108,7 @@ def _wrong_rate(what: str, rate: Any, most: float) -> Iterator[str]:
     elif values.min() < 0 >= values.max():
         remedy = "Give a positive number; to maximize, write `Chain(Scale(-1.0), ...)`."
         yield f"{what} is negative, {values.min():.4g}: the optimizer negates already. {remedy}"
-    elif values[peak] > most and (peak < len(values) - 1 or values.size == 1):
+    elif values[peak] > (_USUAL if in_check else _MOST) and (peak < len(values) - 1 or values.size == 1):
         yield f"{what} reaches {values[peak]:.4g}. Did you mix up its arguments?"
 
 
@@ -118,8 +118,8 @@ def _finite(values: np.ndarray) -> int:
     return int(np.argmax(is_at_end)) if is_at_end.any() else len(values)
 
 
-def _values(rate: Any) -> np.ndarray | None:
-    """The values of a learning rate over the run; None if they are not known on the host."""
+def known_values(rate: Any) -> np.ndarray | None:
+    """The values of a number or of a schedule over the run; None if they are not known on the host."""
     if isinstance(rate, AbstractSchedule):
         return values_over_steps(rate)
     # An array on a device is not read, because `init` would wait for it.
@@ -127,46 +127,47 @@ def _values(rate: Any) -> np.ndarray | None:
     return np.asarray(rate, np.float64) if is_known else None
 
 
-def warnings_in(transform: Any, tree: PyTree, most: float = MOST) -> Iterator[str]:
+def warnings_in(transform: Any, tree: PyTree, in_check: bool = False) -> Iterator[str]:
     """Yield the sentences of a transform and of all inside it on what is probably a mistake with these parameters.
 
     Args:
         transform: the transform.
         tree: the parameters.
-        most: the largest learning rate that a schedule may have.
+        in_check: whether `check` asks, and not `init`.
     """
-    yield from transform._effect(tree).warnings
+    effect = transform._effect(tree)
+    yield from (*effect.warnings, *(effect.suspects if in_check else ()))
     rate = getattr(transform, "learning_rate", None)
     is_seen = "learning_rate" in getattr(rate, "fields_of_optimizer", ())  # that of the optimizer around it
     if isinstance(rate, AbstractSchedule) and getattr(transform, "flip_sign", True) and not is_seen:
-        yield from _wrong_rate(f"the learning rate of `{type(transform).__name__}`", rate, most)
+        yield from _wrong_rate(f"the learning rate of `{type(transform).__name__}`", rate, in_check)
     # That of an optimizer with a learning rate of its own is not looked at again inside.
     is_one = rate is not None and getattr(transform, "adam_learning_rate", None) is None
     for part in transform.each_part() if is_one else parts_over_run(transform):
         with contextlib.suppress(ValueError):  # inside `Flatten`, patterns are for the paths of other arrays
             seen = tree if part.receives is None else select(tree, part.receives(tree))
-            yield from list(warnings_in(part.transform, seen, most))
+            yield from list(warnings_in(part.transform, seen, in_check))
 
 
-def wrong_numbers(transform: Any, most: float = MOST) -> Iterator[str]:
+def wrong_numbers(transform: Any, in_check: bool = False) -> Iterator[str]:
     """Yield a sentence for each hyperparameter on the host that is NaN, and for a number that no optimizer can have.
 
     Args:
         transform: the transform.
-        most: the largest learning rate that an optimizer may have.
+        in_check: whether `check` asks, and not `init`.
     """
     for name, field in transform.__dataclass_fields__.items():
         value = getattr(transform, name) if field.metadata.get("number") else None
-        values = None if isinstance(value, AbstractSchedule) else _values(value)
+        values = None if isinstance(value, AbstractSchedule) else known_values(value)
         what = f"the {name.replace('_', ' ')} of `{type(transform).__name__}`"
         if values is None:
             continue
         if np.isnan(values):
             yield f"{what} is NaN."
         elif is_optimizer(transform) and name in RATES:
-            yield from _wrong_rate(what, value, most)
+            yield from _wrong_rate(what, value, in_check)
         elif is_optimizer(transform) and name.endswith("weight_decay") and values < 0:
             yield f"{what} is negative, {values:.4g}: it makes weights grow."
     if not is_optimizer(transform):  # whose parts have the numbers of its fields
         for part in transform.each_part():
-            yield from wrong_numbers(part.transform, most)
+            yield from wrong_numbers(part.transform, in_check)

@@ -80,6 +80,7 @@ class Effect(NamedTuple):
         is_fine: whether steps below the spacing of a low-precision parameter add up, because its state is finer or it
             rounds at random. Else `init` warns of a learning rate that is too small for the dtype.
         warnings: sentences on what is probably a mistake with these parameters, of which `init` warns.
+        suspects: sentences on what is right now and then, for `describe` and `check`.
         notes: sentences for `describe` alone.
     """
 
@@ -87,6 +88,7 @@ class Effect(NamedTuple):
     frozen: Sequence[bool] | None = None
     is_fine: bool = False
     warnings: Sequence[str] = ()
+    suspects: Sequence[str] = ()
     notes: Sequence[str] = ()
 
 

@@ -43,11 +43,6 @@ def suggestion(word: str, possibilities: Sequence[str]) -> str:
     return f" Did you mean `{match}`?" if match else ""
 
 
-def check_choice(owner: object, field: str, options: Sequence[str]) -> None:
-    """Raise an error if the value of a field is not one of the options."""
-    check_option(type(owner).__name__, field, getattr(owner, field), options)
-
-
 def check_option(owner: str, name: str, value: Any, options: Sequence[str]) -> None:
     """Raise an error if an argument is not one of the options."""
     if value not in options:
@@ -92,7 +87,7 @@ def check_setting(owner: object, field: dataclasses.Field) -> None:
     may be None.
     """
     if options := options_of(field):
-        check_choice(owner, field.name, options)
+        check_option(type(owner).__name__, field.name, getattr(owner, field.name), options)
     if field.name.endswith("dtype") and field.metadata.get("static"):
         check_dtype(owner, field.name)
     value, least = getattr(owner, field.name), field.metadata.get("least")
