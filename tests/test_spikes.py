@@ -129,6 +129,19 @@ def test_counters_are_metrics():
     assert spikes.metrics(spikes.init(PARAMS)).keys() == names
 
 
+def test_a_fixed_clip_logs_its_norm_on_request():
+    """Without a state by default, so that it can be put into the chain of a checkpoint."""
+    plain, logged = (mx.Chain(mx.ClipByGlobalNorm(1.0, logged=x), mx.SGD(1.0)) for x in (False, True))
+    state = logged.init(PARAMS)
+    for scale, clipped in ((3.0, 1), (0.5, 1), (1.0, 1), (INF, 2)):
+        grads = {"w": jnp.asarray([scale, 0.0, 0.0]), "b": jnp.zeros(())}
+        updates, state = logged.update(grads, state)
+        found = logged.metrics(state)
+        assert (float(found["norm"]), int(found["clipped"])) == (scale, clipped)
+        np.testing.assert_array_equal(updates["w"], plain.update(grads, plain.init(PARAMS))[0]["w"])
+    assert plain.metrics(plain.init(PARAMS)).keys() == {"learning_rate", "step"}
+
+
 def test_errors_say_what_to_write(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
     by_loss = mx.SkipSpikes(mx.SGD(0.1), by="loss")

@@ -54,6 +54,7 @@ from ._transforms.backtracking import (
 )
 from ._transforms.by_path import MultiplierState as MultiplierState
 from ._transforms.came import ScaleByCAMEState as ScaleByCAMEState
+from ._transforms.clipping import ClipByGlobalNormState as ClipByGlobalNormState
 from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
 from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState

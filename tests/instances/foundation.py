@@ -108,6 +108,7 @@ TRANSFORMS = (
     # --- clipping, regularization
     twins("Clip", mx.Clip, optax.clip, 0.7),
     twins("ClipByGlobalNorm", mx.ClipByGlobalNorm, optax.clip_by_global_norm, 1.5),
+    Instance("ClipByGlobalNorm-logged", lambda: mx.ClipByGlobalNorm(1.5, logged=True)),
     twins("AddDecayedWeights", mx.AddDecayedWeights, optax.add_decayed_weights, 0.1),
     Instance("AddDecayedWeights-cautious", lambda: mx.AddDecayedWeights(0.1, cautious=True)),
     twins("AddDecayedWeights-mask", mx.AddDecayedWeights, optax.add_decayed_weights, 0.1, mask=KERNELS),

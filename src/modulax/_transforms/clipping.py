@@ -1,16 +1,20 @@
 """Gradient clipping: by value, by global norm, by the root mean square of an array, and relative to the weights."""
 
+import abc
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Inexact, Real
+from jaxtyping import Array, Bool, Float, Inexact, Real
 
 from .._protocol.fields import Number, number, required_number
-from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, safe_sqrt
+from .._protocol.leafwise import AbstractLeafwise, StateT
+from .._protocol.transform import EmptyState
+from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, default_float, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE
+from .._support.module import AbstractState, shared
+from .._support.types import Count, Shared
 from ..tree._arithmetic import clip_entries
 from ..tree._math import norm
 from .param_block import block_rms
@@ -95,7 +99,49 @@ def reduced(x: Array, by: Reduction) -> Array:
     return jax.lax.complex(x.real * factor, x.imag * factor) if jnp.iscomplexobj(x) else x * factor
 
 
-class ClipByGlobalNorm(AbstractLeafwise):
+class _Now(NamedTuple):
+    """The factor of all arrays, and the shared fields of the state after the step."""
+
+    by: Reduction
+    after: dict[str, Array]
+
+
+def clipped(
+    state: Any, total: Array, bound: Any, recorded: dict[str, Array] | None = None, is_recorded: Any = True
+) -> _Now:
+    """Clip to the bound, count it, and store the norm, and what is recorded of norms that are finite."""
+    after = {name: jnp.where(is_recorded, x, getattr(state, name)) for name, x in (recorded or {}).items()}
+    after |= {"norm": total, "clipped": jnp.where(total > bound, safe_increment(state.clipped), state.clipped)}
+    return _Now(reduction(bound, total), after)
+
+
+class AbstractNormClip(AbstractLeafwise[StateT]):
+    """Clips all arrays by their joint norm."""
+
+    _keeps_gradients: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def survey(self, count, state, updates, params, **extra):
+        """Return the factor and the new state, as `clipped` does."""
+
+    def share(self, now):
+        """Return the fields of the state after the step."""
+        return now.after
+
+    def update_leaf(self, now, g, s, p):
+        """Return the clipped array."""
+        del p
+        return reduced(g, now.by), s
+
+
+class ClipByGlobalNormState(AbstractState):
+    """State of `ClipByGlobalNorm(..., logged=True)`: the last norm before clipping, and the number of clipped steps."""
+
+    norm: Shared[Float[Array, ""]] = shared(None, metric=True)
+    clipped: Shared[Count] = shared(None, metric=True)
+
+
+class ClipByGlobalNorm(AbstractNormClip):
     r"""Clips the gradient by its global norm: scales all updates by one factor so that their joint norm is bounded.
 
     $$
@@ -107,23 +153,30 @@ class ClipByGlobalNorm(AbstractLeafwise):
 
     Args:
         max_norm: largest norm $\Delta$ of all updates together.
+        logged: whether the state keeps the norm before clipping and the number of clipped steps, `norm` and `clipped`
+            in `metrics`. By default there is no state, as in optax.
 
     References:
         Pascanu et al., [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063),
         2013.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
-
     max_norm: Number = required_number(needs=NON_NEGATIVE)
+    logged: bool = eqx.field(static=True, default=False, kw_only=True)
+
+    def init_leaf(self, p):
+        del p
+        return ClipByGlobalNormState() if self.logged else EmptyState()
+
+    def init_shared(self, params):
+        del params
+        zeros = {"norm": jnp.zeros((), default_float()), "clipped": jnp.zeros((), jnp.int32)}
+        return zeros if self.logged else {}
 
     def survey(self, count, state, updates, params, **extra):
-        del count, state, params, extra
-        return reduction(self.max_norm, norm(updates))
-
-    def update_leaf(self, now, g, s, p):
-        del p
-        return reduced(g, now), s
+        del count, params, extra
+        total = norm(updates)
+        return clipped(state, total, self.max_norm) if self.logged else _Now(reduction(self.max_norm, total), {})
 
 
 class ClipByBlockRMS(AbstractLeafwise):

@@ -4,20 +4,17 @@ Norms that overflow, and NaN, are not recorded: they would stay in the mean. If 
 erased; a NaN stays visible, as in `ClipByGlobalNorm`.
 """
 
-from typing import Any, ClassVar, NamedTuple
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._protocol.fields import Number, number
-from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import default_float, moment, safe_increment, safe_sqrt
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE, Requirement
 from .._support.module import AbstractState, counter, shared
 from .._support.types import Count, Shared
 from ..tree._math import norm
-from .clipping import Reduction, reduced, reduction
+from .clipping import AbstractNormClip, clipped
 
 # A window has the last values of a number in the order of time: the newest is last, and the first ones may still be
 # absent. That makes a state readable, and shifting a few hundred values costs nothing beside a step.
@@ -37,23 +34,6 @@ def present(window: Float[Array, " size"], count: Int[Array, ""]) -> Bool[Array,
 _PERCENTAGE = Requirement(lambda x: (x >= 0) & (x <= 100), "must be in [0, 100]")
 
 
-class _Now(NamedTuple):
-    """The factor or divisor of each array, and the shared fields of the state after the step."""
-
-    by: Reduction
-    after: dict[str, Array]
-
-
-def _clipped(
-    state: Any, total: Float[Array, ""], bound: Float[Array, ""], recorded: dict[str, Array], is_recorded: Array
-) -> _Now:
-    """Clip to the bound, and store the recorded norm if it is finite."""
-    is_clipped = total > bound
-    after = {name: jnp.where(is_recorded, x, getattr(state, name)) for name, x in recorded.items()}
-    after |= {"norm": total, "clipped": jnp.where(is_clipped, safe_increment(state.clipped), state.clipped)}
-    return _Now(reduction(bound, total), after)
-
-
 class ClipByRunningNormState(AbstractState):
     """State of `ClipByRunningNorm`.
 
@@ -69,7 +49,7 @@ class ClipByRunningNormState(AbstractState):
     count: Shared[Count] = counter()
 
 
-class ClipByRunningNorm(AbstractLeafwise[ClipByRunningNormState]):
+class ClipByRunningNorm(AbstractNormClip[ClipByRunningNormState]):
     r"""Adaptive gradient clipping by the running mean of the gradient norm (ZClip): reduces norms that are outliers.
 
         Chain(ClipByRunningNorm(), AdamW(1e-3))
@@ -100,8 +80,6 @@ class ClipByRunningNorm(AbstractLeafwise[ClipByRunningNormState]):
     References:
         Kumar et al., [ZClip: Adaptive Spike Mitigation for LLM Pre-Training](https://arxiv.org/abs/2504.02507), 2025.
     """
-
-    _keeps_gradients: ClassVar[bool] = True
 
     z_threshold: Number = number(2.5, needs=POSITIVE)
     decay: Number = number(0.97, needs=DECAY)
@@ -141,14 +119,7 @@ class ClipByRunningNorm(AbstractLeafwise[ClipByRunningNormState]):
         }
         # The largest finite number is no bound for finite norms, and `reduction` erases an array of infinite norm.
         bound = jnp.where(is_outlier, reduced, jnp.finfo(total.dtype).max)
-        return _clipped(state, total, bound, statistics, jnp.isfinite(total))
-
-    def share(self, now):
-        return now.after
-
-    def update_leaf(self, now, g, s, p):
-        del p
-        return reduced(g, now.by), s
+        return clipped(state, total, bound, statistics, jnp.isfinite(total))
 
 
 class ClipByNormPercentileState(AbstractState):
@@ -165,7 +136,7 @@ class ClipByNormPercentileState(AbstractState):
     count: Shared[Count] = counter()
 
 
-class ClipByNormPercentile(AbstractLeafwise[ClipByNormPercentileState]):
+class ClipByNormPercentile(AbstractNormClip[ClipByNormPercentileState]):
     r"""Adaptive gradient clipping by a percentile of the norms so far (AutoClip).
 
         Chain(ClipByNormPercentile(10.0), Adam(1e-3))
@@ -191,8 +162,6 @@ class ClipByNormPercentile(AbstractLeafwise[ClipByNormPercentileState]):
         Seetharaman et al., [AutoClip: Adaptive Gradient Clipping for Source Separation
         Networks](https://arxiv.org/abs/2007.14469), 2020.
     """
-
-    _keeps_gradients: ClassVar[bool] = True
 
     percentile: Number = number(10.0, needs=_PERCENTAGE)
     window: int = eqx.field(static=True, default=1000, metadata={"least": 1})
@@ -221,11 +190,4 @@ class ClipByNormPercentile(AbstractLeafwise[ClipByNormPercentileState]):
         low, high = ordered[below], ordered[jnp.minimum(below + 1, last)]
         bound = low + (place - below.astype(total.dtype)) * (high - low)
         bound = jnp.where(seen > 0, bound, jnp.finfo(total.dtype).max)
-        return _clipped(state, total, bound, values, is_recorded)
-
-    def share(self, now):
-        return now.after
-
-    def update_leaf(self, now, g, s, p):
-        del p
-        return reduced(g, now.by), s
+        return clipped(state, total, bound, values, is_recorded)
