@@ -461,7 +461,7 @@ def test_mistakes_in_groups(monkeypatch):
     [("param_groups", "groups"), ("LLRD", "layerwise_decay"), ("MuAdam", "mup"), ("lr_multipliers", "ScaleByPath")],
 )
 def test_words_of_other_libraries(word, ours):
-    with pytest.raises(AttributeError, match=f"Did you mean `modulax.{ours}`"):
+    with pytest.raises(AttributeError, match=f"Write `modulax.{ours}`"):
         getattr(mx, word)
 
 

@@ -174,6 +174,26 @@ def test_a_configuration_is_written_by_hand():
     assert rate == schedules.Join([schedules.Linear(0.0, 1.0, 5)], [])
 
 
+class Twice(mx.AbstractStatelessTransform):
+    def apply(self, updates, params, **extra):
+        return jax.tree.map(lambda u: 2 * u, updates)
+
+
+def test_the_keys_of_hydra_and_patterns_are_read():
+    patterns = {"*": True, "*.bias": False}  # as a tracker sorts them
+    adamw = {"_target_": "modulax.AdamW", "learning_rate": {"name": "cosine_decay", "init_value": 1, "decay_steps": 9}}
+    made = mx.from_config({"_target_": "modulax.Chain", "parts": [{"_target_": "own.Twice"}, adamw]}, [Twice])
+    assert made == mx.Chain(Twice(), mx.AdamW(schedules.CosineDecay(1.0, 9)))
+    mask = mx.by_path({"*.bias": False, "*": True})
+    assert mx.from_config(adamw | {"mask": patterns}).mask == mask
+    assert mx.from_config({"name": "freeze", "mask": patterns}).mask == mask
+    tree = {"bias": False, "kernel": True}
+    assert mx.from_config(adamw | {"mask": tree}) == mx.AdamW(schedules.CosineDecay(1.0, 9), mask=tree)
+    parts = {"a": {"name": "sgd", "learning_rate": 1}, "b": {"name": "sgd", "learning_rate": 2}}
+    labels = mx.from_config({"name": "Partition", "transforms": parts, "labels": {"*.bias": "a", "*": "b"}}).labels
+    assert labels == mx.by_path({"*.bias": "a", "*": "b"})
+
+
 def test_what_has_no_plain_values_is_refused_with_its_field():
     batch = eqx.filter_vmap(mx.SGD)(jnp.ones(3))
     with pytest.raises(ValueError, match=r"`parts\.sgd\.learning_rate` is a batch of numbers of shape \(3,\)"):

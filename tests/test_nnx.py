@@ -191,7 +191,7 @@ def test_labels_teach():
         modulax.nnx.labels(model, {nnx.LoRAParam: "lora"})
     with pytest.raises(ValueError, match=r"LoRAParam'> matches no variable"):
         modulax.nnx.labels(model, {nnx.LoRAParam: "lora", ...: "rest"})
-    with pytest.raises(ValueError, match=r"needs a transform of modulax.*For one of optax's, use `flax.nnx.Optimizer`"):
+    with pytest.raises(ValueError, match=r"is not a modulax transform.*wrap it: `from_optax\(...\)`"):
         modulax.nnx.Optimizer(model, optax.adam(1e-3))
 
 

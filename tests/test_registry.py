@@ -67,7 +67,7 @@ def test_an_unknown_name_is_refused_with_those_that_are_near():
         mx.get("adamv")
     with pytest.raises(ValueError, match=r"no optimizer or transform `scale_by_adm`. Did you mean `ScaleByAdam`, "):
         mx.get("scale_by_adm")
-    with pytest.raises(ValueError, match=r"transform `qqqqq`. Did you mean `ACProp`, `Ada\w+`, .*, and \d+ more\?"):
+    with pytest.raises(ValueError, match=r"transform `qqqqq`. `available\(\)` lists them"):
         mx.get("qqqqq")
     for name, there in {"cosine_decay_schedule": "schedules.CosineDecay", "OptState": "AbstractState"}.items():
         with pytest.raises(ValueError, match=f"`{name}` is not an optimizer or a transform; it is `modulax.{there}`"):

@@ -1,6 +1,9 @@
 """Everything that optax has is here, and whoever asks for it by optax's name is told where."""
 
+import importlib
 import operator
+import pickle
+import pkgutil
 
 import optax
 import pytest
@@ -73,6 +76,27 @@ def test_a_wrong_name_is_answered(owner, name: str, answer: str):
         getattr(owner, name)
     assert str(caught.value).startswith(f"module '{owner.__name__}' has no attribute")
     assert str(caught.value).endswith(answer)
+
+
+MODULES_OF_NAMES = sorted(
+    name for _, name, _ in pkgutil.iter_modules(modulax.__path__) if name[0] != "_" and name != "compat"
+)
+
+
+@pytest.mark.parametrize("name", MODULES_OF_NAMES)
+def test_every_public_module_explains_a_name_that_it_lacks(name: str):
+    module = importlib.import_module(f"modulax.{name}")
+    found = {x: getattr(module, x) for x in dir(module) if x[0] != "_"}
+    public = [x for x, value in found.items() if getattr(value, "__module__", "").startswith("modulax.")]
+    with pytest.raises(
+        AttributeError, match=rf"'modulax\.{name}' has no attribute '{public[0]}x'\. Did you mean `"
+    ) as caught:
+        getattr(module, f"{public[0]}x")
+    assert (caught.value.name, hasattr(module, "__wrapped__"), "__getattr__" in public) == (None, False, False)
+    scope: dict[str, object] = {}
+    exec(f"from modulax.{name} import *", scope)
+    last = getattr(module, public[-1])
+    assert scope[public[-1]] is pickle.loads(pickle.dumps(last)) is last
 
 
 def test_a_module_that_is_not_imported_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -6,10 +6,12 @@ too.
 
 import dataclasses
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import flax.training.early_stopping  # noqa: F401 (in the table)
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -20,11 +22,26 @@ from flax import linen, nnx  # noqa: F401 (in the table)
 
 import modulax as mx
 import modulax.checkpoint
+import modulax.compat
 import modulax.linen
 import modulax.nnx
+import modulax.sweeps
 from modulax import schedules
 from modulax._catalog import vocabulary
 from modulax._catalog.optax_names import home, known_elsewhere
+
+
+class Learned(mx.AbstractStatelessTransform):
+    """A transform with a network, or with its arrays."""
+
+    net: Any
+    static: Any = eqx.field(static=True, default=None)
+
+    def apply(self, updates, params, **extra):
+        del params, extra
+        net = eqx.combine(self.net, self.static)
+        return jax.tree.map(lambda u: jax.vmap(net)(u.reshape(-1, 1)).reshape(u.shape), updates)
+
 
 ERRORS: dict[str, type[Exception]] = {
     cls.__name__: cls for cls in (TypeError, AttributeError, KeyError, ValueError, dataclasses.FrozenInstanceError)
@@ -46,9 +63,11 @@ def _names() -> dict[str, Any]:
         "chain": mx.Chain(clip=mx.Clip(1.0), adamw=opt),
         "plateau": mx.ReduceOnPlateau(),
         "schedule": schedules.CosineDecay(1e-3, 10),
+        "mlp": eqx.nn.MLP(1, 1, 2, 1, key=jax.random.key(0)),
         "model": eqx.nn.Linear(2, 2, key=jax.random.key(0)),
         "nnx_model": nnx_model,
         "nnx_opt": modulax.nnx.Optimizer(nnx_model, opt, wrt=nnx.Param),
+        "nnx_plateau": modulax.nnx.Optimizer(nnx_model, mx.Chain(opt, mx.ReduceOnPlateau())),
         "nnx_chain": modulax.nnx.Optimizer(nnx_model, mx.Chain(clip=mx.Clip(1.0), adamw=opt), wrt=nnx.Param),
         "blocks": {"blocks": [{"w": jnp.ones(2)}, {"w": jnp.ones(2)}]},
     }
@@ -80,18 +99,48 @@ def test_every_remedy_for_a_word_of_another_library_is_in_the_table():
     assert [x for x in remedies if not any(part in x for part in says)] == []
 
 
-@pytest.mark.parametrize("table", [vocabulary.ELSEWHERE, vocabulary.SCHEDULES], ids=["optimizers", "schedules"])
-def test_what_is_written_for_a_name_of_another_library_runs(table: dict[str, str]):
+def test_what_is_written_for_a_name_of_another_library_runs():
     names = {name: getattr(mx, name) for name in dir(mx)} | {"linen": modulax.linen, "nnx": modulax.nnx}
-    for written, words in table.items():
+    names |= {"checkpoint": modulax.checkpoint, "sweeps": modulax.sweeps, "jax": jax, "jnp": jnp}
+    for written, words in vocabulary.ELSEWHERE.items():
         assert eval(written, names) is not None
         for word in words.split():
-            assert known_elsewhere(word) == f"Write `modulax.{written}`."
+            assert (known_elsewhere(word) or "").startswith(f"Write `modulax.{written.partition(' # ')[0]}`.")
+
+
+def test_hyperball_keeps_the_norms():
+    (written,) = (x for x, words in vocabulary.ELSEWHERE.items() if "hyperball" in words.split())
+    ball = eval(written, vars(mx) | {name: getattr(mx, name) for name in mx.__all__} | {"jax": jax, "jnp": jnp})
+    params = {"w": jnp.asarray([3.0, 4.0])}
+    moved, _ = ball.step({"w": jnp.asarray([1.0, -1.0])}, ball.init(params), params)
+    np.testing.assert_allclose(jnp.linalg.norm(moved["w"]), 5.0, rtol=1e-6)
+    assert abs(moved["w"] - params["w"]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"lr": 1e-3, "betas": (0.9, 0.99), "wd": 0.1},
+        {"lr": 1e-3, "momentum": 0.9, "adamw_lr": 1e-3, "max_grad_norm": 1.0},
+        {"lr": 1e-3, "epsilon": 1e-8, "precond_freq": 5, "amsgrad": True, "fused": True},
+    ],
+    ids=["torch", "muon", "others"],
+)
+def test_a_proposed_call_runs(arguments: dict[str, Any]):
+    """For every optimizer: aliases of all arguments are translated at once, or none is."""
+    names, written = {name: getattr(mx, name) for name in mx.__all__}, 0
+    for name in mx.available():
+        with pytest.raises(TypeError) as caught:
+            mx.get(name)(**arguments)
+        for call in re.findall(r"[Ww]rite `([^`]*)`", str(caught.value)):
+            assert eval(call.replace("=...", "=1.0"), names) is not None, call
+            written += 1
+    assert written >= 8
 
 
 def test_names_of_the_vocabulary_are_not_here():
     """A word of `NOT_HERE` that the library gets may stay: names that are here are found first."""
-    words = " ".join([*vocabulary.ELSEWHERE.values(), *vocabulary.SCHEDULES.values(), vocabulary.NOT_HERE]).split()
+    words = " ".join([*vocabulary.ELSEWHERE.values(), vocabulary.NOT_HERE]).split()
     assert len(words) == len(set(words))
     assert [word for word in words if home(word) and word not in vocabulary.NOT_HERE.split()] == []
 

@@ -7,6 +7,8 @@ import ast as _ast
 import functools as _functools
 import importlib as _importlib
 import pkgutil as _pkgutil
+import sys as _sys
+import types as _types
 
 
 @_functools.cache
@@ -26,10 +28,27 @@ def __getattr__(name: str) -> object:
         module = _importlib.import_module(f"modulax.{place}")
         value = module if place == name else getattr(module, name)
     else:
-        explain = _importlib.import_module("modulax._catalog.optax_names").no_such_name
-        raise AttributeError(explain(name), name=None, obj=None)  # Python adds no second suggestion
+        return _refuse("", name)
     globals()[name] = value
     return value
+
+
+def _refuse(place: str, name: str) -> object:
+    """Raise the error for a name that a module does not have."""
+    explain = _importlib.import_module("modulax._catalog.optax_names").no_such_name
+    raise AttributeError(explain(name, place), name=None, obj=None)  # Python adds no second suggestion
+
+
+class _Package(_types.ModuleType):
+    """The class of this module, to which Python assigns each module below it once that is loaded."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, _types.ModuleType) and name[0] != "_" and not hasattr(value, "__getattr__"):
+            value.__getattr__ = _functools.partial(_refuse, name)
+        super().__setattr__(name, value)
+
+
+_sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import math
 import operator
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,13 +19,16 @@ from .._containers.chain import Chain
 from .._protocol.container import check_part
 from .._protocol.frozen import freeze_hyperparameters, is_frozen
 from .._protocol.hyperparameters import AbstractHyperparameters, format_value
-from .._protocol.masks import AbstractLabels, is_call, not_in
+from .._protocol.masks import AbstractLabels, as_labels, is_call, not_in
+from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform
 from .._roles.labels import by_path_or_role
 from .._roles.role import AbstractRole
 from .._support.checks import brief
 from .._support.keys import is_key_data
 from .._support.types import ARRAY_TYPES
+from .._support.wrong_calls import wrong_call
+from .optax_names import home, known_elsewhere
 from .registry import get
 
 VERSION = 1
@@ -65,7 +69,8 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
         from_config({"name": "Chain", "parts": [{"name": "Clip", "max_delta": 1}, {"name": "sgd", ...}]})
 
     Fields that are left out have their defaults, and a class may have any name that `get` knows. A number may be a
-    string, because YAML reads `1e-3` as one.
+    string, because YAML reads `1e-3` as one. A mapping from patterns in the place of a mask or of labels is read as
+    `by_path`, and the key `_target_` of Hydra, `{"_target_": "modulax.AdamW", ...}`, as `name`.
 
     Args:
         config: the configuration.
@@ -74,7 +79,7 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
     Raises:
         ValueError: if a class is not known, if the configuration is of a later version, or if a value is invalid.
     """
-    if not isinstance(config, Mapping) or "name" not in config:
+    if not isinstance(config, Mapping) or not {"name", "_target_"} & config.keys():
         raise ValueError(
             f'`from_config` needs a mapping with a `name`, such as `{{"name": "adamw", "learning_rate": 1e-3}}`, got '
             f"{brief(config)}."
@@ -194,6 +199,12 @@ def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
         return tuple(map(each, x))
     if not isinstance(x, Mapping):
         return x
+    if "_target_" in x:
+        module, _, own = x["_target_"].rpartition(".")
+        if own not in classes and module.partition(".")[0] not in ("modulax", "optax"):
+            raise ValueError(f"`_target_: {x['_target_']}` is not of modulax. Write `modulax.{home(own) or 'AdamW'}`.")
+        name = own if own in classes else x["_target_"].removeprefix("modulax.")
+        x = {"name": name} | {key: value for key, value in x.items() if key != "_target_"}
     if "name" in x:
         made = _made(
             x["name"], {key: each(value) for key, value in x.items() if key not in ("name", "frozen")}, classes
@@ -214,13 +225,17 @@ def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any
     place = importlib.import_module("modulax")
     try:
         made_by = classes.get(name) or _LABELS.get(name) or operator.attrgetter(name)(place)
-    except AttributeError:
-        made_by = get(name)
-    if made_by is Chain:
-        return _chain(**fields)
+    except (AttributeError, TypeError):
+        there = home(str(name)) or ""
+        if found := re.match(r"Write `modulax\.(schedules\.\w+)", known_elsewhere(str(name)) or ""):
+            raise ValueError(f'`from_config`: there is no `{name}`. Write `"name": "{found[1]}"`.') from None
+        made_by = operator.attrgetter(there)(place) if there.startswith("schedules.") else get(name)
+    made_by = chain if made_by is Chain else made_by
     if isinstance(made_by, AbstractLabels):  # `decays`
         return made_by
     if not inspect.isclass(made_by) or not issubclass(made_by, AbstractHyperparameters):
+        if message := wrong_call(made_by, (), fields):
+            raise TypeError(message)
         return made_by(**(_read_all(fields) if _makes_transform(made_by) else fields))
     declared = {field.name: field for field in dataclasses.fields(made_by)}
     fields = {key: _read(declared.get(key), value) for key, value in fields.items()}
@@ -228,10 +243,9 @@ def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any
     return made_by(**fields) if is_call or fields.keys() != declared.keys() else _of_fields(made_by, fields)
 
 
-def _chain(parts: Any = ()) -> Chain:
-    if isinstance(parts, Mapping):
-        return Chain(**parts)
-    return Chain(*parts)
+def chain(parts: Any = ()) -> Chain:
+    """The arguments of `Chain` as a configuration has them."""
+    return Chain(**parts) if isinstance(parts, Mapping) else Chain(*parts)
 
 
 def _makes_transform(function: Any) -> bool:
@@ -244,6 +258,9 @@ def _read(field: dataclasses.Field | None, value: Any) -> Any:
     """An argument of a class, in which numbers may be strings: a field, or what a field is made of."""
     if field is None:
         return _read_all(value, keys=True)
+    is_of_labels = field.metadata.get("converter") is as_labels and isinstance(value, dict)
+    if is_of_labels and any(set("*?[") & {*str(key)} for key in value):
+        return by_path(dict(sorted(value.items(), key=lambda item: item[0] == "*")))  # trackers sort keys
     if field.metadata.get("number") or field.metadata.get("numbers"):
         return _read_all(value, infinite=True)
     return value if field.metadata.get("static") else _read_all(value)

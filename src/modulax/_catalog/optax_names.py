@@ -7,47 +7,38 @@ import importlib
 import importlib.util
 
 from .._support.checks import suggestion
-from .vocabulary import ELSEWHERE, NOT_HERE, SCHEDULES
+from .._support.wrong_calls import foreign_attribute
+from .vocabulary import ELSEWHERE, NOT_HERE
 
 # Names that differ by more than case, underscores and the `_schedule` suffix, which `home` handles.
-RENAMED = {
-    "AdaptiveGradClipState": "EmptyState",
-    "AddDecayedWeightsState": "EmptyState",
-    "ApplyEvery": "states.ApplyEveryState",  # optax's class of this name is the state
-    "ClipByGlobalNormState": "EmptyState",
-    "ClipState": "EmptyState",
-    "GradientTransformation": "AbstractTransform",
-    "GradientTransformationExtraArgs": "AbstractTransform",
-    "InjectHyperparamsState": "states.InjectedState",
-    "InjectStatefulHyperparamsState": "states.InjectedState",
-    "MadgradState": "states.ScaleByMADGRADState",
-    "MultiTransformState": "states.PartitionState",
-    "NonNegativeParamsState": "EmptyState",
-    "NormalizeState": "EmptyState",
-    "OptState": "AbstractState",
-    "ScaleByRStdDevState": "states.ScaleByStddevState",
-    "ScaleByTrustRatioState": "EmptyState",
-    "ScaleState": "EmptyState",
-    "Schedule": "AbstractSchedule",
-    "SophiaState": "states.ScaleBySophiaState",
-    "StatefulSchedule": "AbstractStatefulSchedule",
-    "TransformInitFn": "AbstractTransform",
-    "TransformUpdateExtraArgsFn": "AbstractTransform",
-    "TransformUpdateFn": "AbstractTransform",
-    "global_norm": "tree.norm",
-    "hutchinson_estimator_diag_hessian": "HutchinsonDiagonal",
-    "init_empty_state": "EmptyState",
-    "inject_stateful_hyperparams": "inject_hyperparams",
-    "join_schedules": "schedules.Join",
-    "multi_transform": "Partition",
-    "named_chain": "Chain",
-    "optimistic_adam_v2": "OptimisticAdam",
-    "safe_int32_increment": "safe_increment",
-    "schedule_free_eval_params": "AbstractTransform.eval_params",
-    "stateless_with_tree_map": "Stateless",
-    "tree_utils": "tree",
-    "with_extra_args_support": "from_optax",
+_RENAMED = {
+    "EmptyState": "AdaptiveGradClipState AddDecayedWeightsState ClipByGlobalNormState ClipState "
+    "NonNegativeParamsState NormalizeState ScaleByTrustRatioState ScaleState init_empty_state",
+    "states.ApplyEveryState": "ApplyEvery",
+    "AbstractTransform": "GradientTransformation GradientTransformationExtraArgs TransformInitFn "
+    "TransformUpdateExtraArgsFn TransformUpdateFn",
+    "states.InjectedState": "InjectHyperparamsState InjectStatefulHyperparamsState",
+    "states.ScaleByMADGRADState": "MadgradState",
+    "states.PartitionState": "MultiTransformState",
+    "AbstractState": "OptState",
+    "states.ScaleByStddevState": "ScaleByRStdDevState",
+    "AbstractSchedule": "Schedule",
+    "states.ScaleBySophiaState": "SophiaState",
+    "AbstractStatefulSchedule": "StatefulSchedule",
+    "tree.norm": "global_norm",
+    "HutchinsonDiagonal": "hutchinson_estimator_diag_hessian",
+    "inject_hyperparams": "inject_stateful_hyperparams",
+    "schedules.Join": "join_schedules",
+    "Partition": "multi_transform",
+    "Chain": "named_chain",
+    "OptimisticAdam": "optimistic_adam_v2",
+    "safe_increment": "safe_int32_increment",
+    "AbstractTransform.eval_params": "schedule_free_eval_params",
+    "Stateless": "stateless_with_tree_map",
+    "tree": "tree_utils",
+    "from_optax": "with_extra_args_support",
 }
+RENAMED = {name: own for own, names in _RENAMED.items() for name in names.split()}
 
 
 # Submodules that `home` searches, in this order; "" is the package itself.
@@ -87,58 +78,21 @@ def home(name: str, first: str = "") -> str | None:
     return None
 
 
-# What averages of the parameters are called elsewhere, in the spelling of `plain`.
-_EMA = "ParamEMA(AdamW(1e-3), decay=0.999)"
-_SWA = "ParamAverage(SGD(0.1), start=1000, every=100)"
-_LAWA = "ParamAverage(AdamW(1e-3), every=1000, window=6)"
-_AVERAGES = {
-    **dict.fromkeys(("ema", "emamodel", "modelema", "paramsema", "emaparams", "weightema", "emaweights"), _EMA),
-    **dict.fromkeys(("emaoptimizer", "averagedmodel", "exponentialmovingaverage", "weightaveraging"), _EMA),
-    **dict.fromkeys(("swa", "stochasticweightaveraging", "polyakaveraging", "polyakaverage"), _SWA),
-    **dict.fromkeys(("averageparams", "paramsaverage"), _SWA),
-    **dict.fromkeys(("lawa", "latestweightaveraging"), _LAWA),
-}
-
-
-# Names of other libraries and of papers, in the spelling of `plain`.
-_ELSEWHERE = {
-    "autoclip": "ClipByNormPercentile",
-    "clipupdaterms": "StableAdamW",
-    "layerdecay": "layerwise_decay",
-    "layerwiselrdecay": "layerwise_decay",
-    "llrd": "layerwise_decay",
-    "lrmultipliers": "ScaleByPath",
-    "muadam": "mup",
-    "muadamw": "mup",
-    "musgd": "mup",
-    "paramgroups": "groups",
-    "paramgroupslayerdecay": "layerwise_decay",
-    "parametergroups": "groups",
-    "setbaseshapes": "mup",
-    "skipsteponspikes": "SkipSpikes",
-    "zclip": "ClipByRunningNorm",
-}
-
-
 def no_such_name(name: str, place: str = "") -> str:
     """Write the error message for a name that a module doesn't have, with a suggestion if there is one."""
     module = f"modulax.{place}".rstrip(".")
     message = f"module '{module}' has no attribute '{name}'."
     if name.startswith("_"):
         return message
-    if importlib.util.find_spec(f"modulax.{name}"):
+    if not place and importlib.util.find_spec(f"modulax.{name}"):
         return f"{message} `import modulax.{name}` first: `import modulax` does not load this module."
-    if plain(name) in _AVERAGES:
-        message += (
-            f" To average the parameters, wrap the optimizer: `modulax.{_AVERAGES[plain(name)]}`; "
-            f"`eval_params(state, params)` then returns the average. `modulax.Ema` averages the updates."
-        )
-        return message + " Did you mean `modulax.Ema`?" * (name == "ema")
+    if plain(name) == "ema":
+        return f"{message} {known_elsewhere('emamodel')} Did you mean `modulax.Ema`?"
     if name in ("contrib", "transforms", "optim", "optimizers"):
         return f"{message} Optimizers and transforms, those of `optax.contrib` too, are in `modulax` itself."
-    if found := _ELSEWHERE.get(plain(name)) or home(name, place):
+    if found := home(name, place) or home(f"projection_{name}" if place == "projections" else name):
         return f"{message} Did you mean `modulax.{found}`?"
-    if known := known_elsewhere(name):
+    if known := foreign_attribute("module", plain(name)) or known_elsewhere(name):
         return f"{message} {known}"
     return message + suggestion(name, [own for own in names_in(place) if not own.startswith("_")])
 
@@ -149,9 +103,10 @@ def known_elsewhere(name: str) -> str | None:
     None if the name is not known.
     """
     word = plain(name)
-    for written, words in (ELSEWHERE | SCHEDULES).items():
+    for written, words in ELSEWHERE.items():
         if word in words.split():
-            return f"Write `modulax.{written}`."
+            call, _, note = written.partition(" # ")
+            return " ".join(filter(None, [f"Write `modulax.{call}`.", note]))
     if word in NOT_HERE.split():
         return (
             f"modulax does not have `{name}`. An implementation for optax can be used, `modulax.from_optax(...)`; "

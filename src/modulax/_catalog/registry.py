@@ -92,8 +92,8 @@ def get(name: str) -> type[Any]:
     if known := known_elsewhere(word):
         raise ValueError(f"`modulax.get`: there is no optimizer or transform `{name}`. {known}")
     close = difflib.get_close_matches(plain(word), classes, n=5, cutoff=0.6)
-    names = [classes[key].__name__ for key in close] or [cls.__name__ for cls in _registered().values()]
-    raise ValueError(f"`modulax.get`: there is no optimizer or transform `{name}`. Did you mean {listing(names)}?")
+    near = f"Did you mean {listing(classes[key].__name__ for key in close)}?" if close else "`available()` lists them."
+    raise ValueError(f"`modulax.get`: there is no optimizer or transform `{name}`. {near}")
 
 
 def _transforms() -> dict[str, type[AbstractTransform]]:

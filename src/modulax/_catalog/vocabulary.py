@@ -6,6 +6,13 @@ WORDS = {
     "b1": "beta1 beta_1 beta momentum",
     "b2": "beta2 beta_2 rho alpha",
     "b3": "beta3 beta_3",
+    "mu": "exp_avg m momentum momentum_buffer first_moment",
+    "nu": "exp_avg_sq v square_avg second_moment",
+    "trace": "momentum_buffer momentum mu exp_avg",
+    "step": "t iteration iterations num_steps global_step",
+    "beta": "momentum mu b1 beta1 beta_1",
+    "frequency": "freq every interval",
+    "mu_dtype": "momentum_dtype moment_dtype m_dtype exp_avg_dtype accumulator_dtype",
     "eps": "epsilon adam_epsilon",
     "momentum": "beta b1 beta1 beta_1 mu",
     "decay": "rho alpha beta beta2 momentum decay_rate smoothing",
@@ -34,34 +41,42 @@ WORDS = {
     "inner": "optimizer opt tx base inner_optimizer base_optimizer",
     "transforms": "groups param_groups optimizers",
     "labels": "param_labels",
+    "parts": "transforms steps optimizers",
+    "patterns": "rules mapping",
     "diagonal": "memory_save_mode",
     "precond_lr": "preconditioner_lr",
     "precond_init_scale": "preconditioner_init_scale",
 }
+# Fields whose words they don't mean beside one of these: the `beta` of FTRL is no momentum.
+NOT_BESIDE = {"beta": "alpha l1"}
+# What a word at the beginning of a name is called here: `precond_freq` means `precondition_frequency`.
+PREFIXES = {"adamw": "adam", "precond": "precondition"}
 PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2"), "nus": ("nu1", "nu2")}
 
 # What other libraries call the parameters, which their optimizers are constructed with.
 PARAMETERS = ("params", "parameters", "model", "var_list", "model_parameters")
 
-# What to write in place of an argument that the optimizers of other libraries take. `{call}` is the optimizer with the
-# other arguments, `{name}` its class, `{rest}` the other arguments, and `{value}` what was given.
+# What to write in place of an argument that the optimizers of other libraries take, and a note after ` # `. `{call}` is
+# the optimizer with the other arguments, `{name}` its class, `{rate}` its learning rate, `{value}` what was given.
 ARGUMENTS = {
-    "Write `Chain(AddDecayedWeights({value}), {call})`, which adds the decay to the gradient, as in torch; `AdamW` "
-    "and others decay apart from it.": "weight_decay wd l2 weight_decay_rate",
-    "Write `Chain(ClipByGlobalNorm({value}), {call})`.": "clipnorm global_clipnorm max_grad_norm clip_norm max_norm "
-    "grad_clip gradient_clip_val clip_grad_norm",
-    "Write `Chain(Clip({value}), {call})`.": "clipvalue clip_value clip_grad_value",
-    "Write `ParamEMA({call}, decay=0.999)`.": "use_ema ema_momentum ema_decay ema",
-    "Write `MultiSteps({call}, every_k={value})`.": "gradient_accumulation_steps accumulation_steps accumulate_steps "
+    "Chain(AddDecayedWeights({value}), {call}) # This adds the decay to the gradient, as in torch; `AdamW` and others "
+    "decay apart from it.": "weight_decay wd l2 weight_decay_rate",
+    "Chain(ClipByGlobalNorm({value}), {call})": "clipnorm global_clipnorm max_grad_norm clip_norm max_norm grad_clip "
+    "gradient_clip_val clip_grad_norm",
+    "Chain(Clip({value}), {call})": "clipvalue clip_value clip_grad_value",
+    "ParamEMA({call}, decay=0.999)": "use_ema ema_momentum ema_decay ema",
+    "MultiSteps({call}, every_k={value})": "gradient_accumulation_steps accumulation_steps accumulate_steps "
     "accumulate_grad_batches",
-    "Write `LossScaling({call})`.": "loss_scale_factor loss_scale dynamic_loss_scale",
-    "Write `Chain(Scale(-1.0), {call})`, which goes up the gradient.": "maximize",
-    "Write `AMSGrad({rest})`.": "amsgrad",
-    "Leave it out: a step is one compiled and differentiable program.": "foreach fused capturable differentiable "
+    "LossScaling({call})": "loss_scale_factor loss_scale dynamic_loss_scale",
+    "Chain(Scale(-1.0), {call}) # This goes up the gradient.": "maximize",
+    "AMSGrad({rate}) # With decoupled weight decay, write "
+    "`Chain(ScaleByAMSGrad(), AddDecayedWeights(1e-2), ScaleByLearningRate(1e-3))`.": "amsgrad",
+    "{call} # A step is one compiled and differentiable program.": "foreach fused capturable differentiable "
     "jit_compile",
-    "Write `{name}(schedules.CosineDecay(1e-3, 1000))`: a schedule stands in place of a number.": "lr_scheduler "
-    "scheduler lr_schedule schedule",
-    "Write `MasterWeights({call})`.": "master_weights master_dtype use_master_weights",
+    "{name}(schedules.WarmupCosineDecay(0.0, 1e-3, 100, 1000)) # A schedule stands in place of a number.": "scheduler "
+    "lr_scheduler lr_schedule schedule warmup_steps num_warmup_steps",
+    "MasterWeights({call})": "master_weights master_dtype use_master_weights",
+    "LowBit({call}) # The second moment is float32; this stores both in 8 bits.": "nu_dtype second_moment_dtype",
 }
 
 _STEP = "Compute the gradients with `jax.grad`, and write `params, state = optimizer.step(grads, state, params)`."
@@ -89,9 +104,10 @@ ATTRIBUTES = {
         'The state is apart from the optimizer: `state = optimizer.init(params)`, and `modulax.tree.get(state, "mu")` '
         "reads a value in it.": "state opt_state variables inner_states slots iterations",
         "Write `optimizer.hyperparameters()` to read them, and `optimizer.replace(learning_rate=1e-4)` for an "
-        "optimizer with another value.": "defaults hyperparams hparams hyperparameter set_lr assign set",
+        "optimizer with another value.": "_replace defaults hyperparams hparams hyperparameter set_lr assign set",
         "Write `modulax.to_config(optimizer)`, and `modulax.from_config(config)` for the way back.": "get_config "
         "from_config config serialize to_dict to_json from_dict",
+        "Write `Chain(optimizer, part)`, or of a chain, `Chain(*chain, part)`.": "append extend insert add prepend",
         'Write `optimizer.metrics(state)["learning_rate"]`.': "get_last_lr get_lr current_lr",
         "The state lies where the parameters are: write `params = jax.device_put(params)`, with a device or a "
         "sharding, before `optimizer.init(params)`.": "to cuda cpu",
@@ -102,9 +118,15 @@ ATTRIBUTES = {
         "Hyperparameters are in the optimizer, and not in the state: write `optimizer.hyperparameters(state)` to read "
         "them, and `optimizer.replace(learning_rate=1e-4)`.": "hyperparams hyperparams_states hyperparameters "
         "learning_rate lr replace param_groups",
+        "Write `modulax.tree.set(state, mu=...)`.": "_replace",
         _SAVED: "state_dict save",
         _LOADED: "load_state_dict load",
         _STEP: "apply_gradients minimize update zero_grad",
+    },
+    "module": {
+        _STEP: "minimize minimise minimizer",
+        "Write `jax.tree.map(function, tree)`.": "map treemap",
+        "Write `flax.training.early_stopping.EarlyStopping(patience=3)`, which decides by the losses.": "earlystopping",
     },
     "schedule": {
         _CALLED: "step get_lr get_last_lr lr last_epoch base_lrs state_dict load_state_dict update init optimizer",
@@ -123,7 +145,10 @@ ATTRIBUTES = {
     },
 }
 
-# Optimizers, schedules and tools of other libraries in the spelling of `plain`, and how they are written here.
+_AVERAGE = " # `eval_params(state, params)` then returns the average. `modulax.Ema` averages the updates."
+
+# Optimizers, schedules and tools of other libraries in the spelling of `plain`, and how they are written here, with a
+# note after ` # `.
 ELSEWHERE = {
     "Chain(AdamW(1e-3), ReduceOnPlateau())": "reducelronplateau plateau",
     "LowBit(AdamW(1e-3))": "adam8bit adamw8bit pagedadamw pagedadam pagedadamw8bit adam4bit adamw4bit lion8bit",
@@ -154,10 +179,30 @@ ELSEWHERE = {
     "Clip(1.0)": "clipgradvalue clipbyvalue",
     "MultiSteps(AdamW(1e-3), every_k=4)": "gradientaccumulation accumulategradients gradientaccumulator",
     "StochasticRounding(AdamW(1e-3))": "adamwbfloat16 stochasticadamw",
+    f"ParamEMA(AdamW(1e-3), decay=0.999){_AVERAGE}": "emamodel modelema paramsema emaparams weightema emaweights "
+    "emaoptimizer averagedmodel exponentialmovingaverage weightaveraging",
+    f"ParamAverage(SGD(0.1), start=1000, every=100){_AVERAGE}": "swa stochasticweightaveraging polyakaveraging "
+    "polyakaverage averageparams paramsaverage",
+    f"ParamAverage(AdamW(1e-3), every=1000, window=6){_AVERAGE}": "lawa latestweightaveraging",
+    "ClipByNormPercentile": "autoclip",
+    "ClipByRunningNorm": "zclip",
+    "ScaleByPath": "lrmultipliers",
+    "SkipSpikes": "skipsteponspikes",
+    "StableAdamW": "clipupdaterms",
+    "groups": "paramgroups parametergroups",
+    "layerwise_decay": "layerdecay layerwiselrdecay llrd paramgroupslayerdecay",
+    "mup": "muadam muadamw musgd setbaseshapes",
+    "Chain(ScaleByAdam(), ScaleByTrustRatio(), ScaleByLearningRate(1e-2), Stateless(lambda u, p: jax.tree.map(lambda "
+    "u, p: (p + u) * jnp.linalg.norm(p) / jnp.linalg.norm(p + u) - p, u, p))) # It keeps the norm of each array: train "
+    "matrices by it. With `ScaleByMuon`, it is MuonH.": "hyperball adamh muonh hyperballadamw",
+    "checkpoint.restore": "load loadcheckpoint restorecheckpoint",
+    "linalg.orthogonalize": "newtonschulz newtonschulz5 zeropowervianewtonschulz5",
+    "losses.sigmoid_binary_cross_entropy": "bce bceloss bcewithlogitsloss binarycrossentropy",
+    "losses.softmax_cross_entropy_with_integer_labels": "crossentropy crossentropyloss nll nllloss",
+    "losses.squared_error": "mse mseloss meansquarederror",
+    "sweeps.grid": "gridsearch",
     "linen.TrainState": "trainstate",
     "nnx.Optimizer": "nnxoptimizer modelandoptimizer",
-}
-SCHEDULES = {
     "schedules.CosineDecay(1e-3, decay_steps=1000)": "cosineannealinglr cosineannealing cosinelr",
     "schedules.WarmupCosineDecay(0.0, 1e-3, warmup_steps=100, decay_steps=1000)": "getcosineschedulewithwarmup "
     "linearwarmupcosineannealinglr linearwarmupcosinedecay cosinewarmup warmupcosine cosinewarmupscheduler "
@@ -188,5 +233,6 @@ SCHEDULES = {
 NOT_HERE = (
     "qapollo adamod diffgrad swats pid adamp sgdp kfac ekfac eva lomo adalomo adams conda trac adalite pnm adapnm "
     "svrg saga sarah spider rangerlars ranger21 ranger25 adasmooth adabound adaboundw padam adanorm adashift "
-    "avagrad nero gsam esam wsam fira spam stablespam kate larc ivon von vogn natgrad sparseadam adago fadam"
+    "avagrad nero gsam esam wsam fira spam stablespam kate larc ivon von vogn natgrad sparseadam adago fadam "
+    "splus dion2"
 )

@@ -7,6 +7,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from .._protocol.container import check_optimizer
+from .._protocol.hyperparameters import find_all
 from .._protocol.transform import AbstractTransform
 from .._roles.labels import by_path_or_role
 from .._roles.role import AbstractRole
@@ -75,6 +76,8 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
             f"`groups`: the pattern {twice[0]!r} has the name of the group of `{twice[0].capitalize()}`. Write the "
             f"pattern differently, such as `[{twice[0][0]}]{twice[0][1:]}`."
         )
+    for key, named in changes.items():
+        find_all(optimizer, named, f"groups, {key!r}: dict")
     transforms = {
         names[key]: _with_own_draws(optimizer.replace(**named), optimizer, n)
         for n, (key, named) in enumerate(changes.items(), 1)

@@ -24,6 +24,7 @@ from ..tree._math import shapes_without, strong, trainable
 from ..tree._state import owners
 from .entry import AbstractBoundary
 from .extra_arguments import refuse_hyperparameters
+from .masks import AbstractLabels, mask_of
 from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_mistakes, wrong_state
 
 
@@ -48,6 +49,9 @@ class InitBoundary(AbstractBoundary):
         del allow_empty  # a part of a container may have nothing to train
         if "real" in transform.needs:
             refuse_complex(transform, params)
+        for name, mask in vars(transform).items():  # by the name of the user's argument, before a part gets them
+            if name.endswith("mask") and isinstance(mask, AbstractLabels) and type(mask).bound is AbstractLabels.bound:
+                mask_of(transform, mask, params, name)
         return _strong(super().inside(transform, params))
 
     def run(self, transform: Any, /, params: Params, where: "_Where | None" = None) -> State:

@@ -25,9 +25,11 @@ from .._support.checks import brief
 from .._support.module import AbstractState, every_field, with_fields
 from .._support.placement import typed_like
 from .._support.types import P, Params, State, Updates
+from .._support.wrong_calls import is_model
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from ..tree._paths import is_plain
+from .hyperparameters import AbstractHyperparameters
 from .masks import merge, select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState, Part
@@ -122,18 +124,18 @@ def refuse_examples(owner: str, optimizer: AbstractTransform, measures: str) -> 
 
 
 def check_optimizer(call: str, optimizer: Any, *others: Any) -> None:
-    """Raise an error if a function did not get a transform first, and the parameters after it.
+    """Raise an error if a function did not get a transform and the parameters in this order.
 
     Args:
         call: the call as it should be written.
-        optimizer: the first argument.
+        optimizer: the argument for the transform.
         others: the other arguments that may have been confused with it.
     """
     name = call.partition("(")[0]
     if not isinstance(optimizer, AbstractTransform):
         if any(isinstance(x, AbstractTransform) for x in others):
             raise ValueError(f"`{name}` was given its arguments in another order: write `{call}`.")
-        check_part(f"`{name}`: the first argument", optimizer)
+        check_part(f"`{name}`: the optimizer", optimizer)
     if any(isinstance(x, (AbstractState, AbstractTransform)) for x in others):
         raise ValueError(f"`{name}` was given a state or a transform in place of the parameters: write `{call}`.")
 
@@ -142,13 +144,17 @@ def _remedy(x: Any) -> str:
     if inspect.isclass(x):
         return f"It is a class: make an instance, `{x.__name__}(...)`."
     if is_plain(x, list, tuple):
-        if len(x) == 2 and all(map(callable, x)):
+        if len(x) == 2 and all(callable(y) and not isinstance(y, AbstractTransform) for y in x):
             return "To make a pair of functions a transform, write `from_functions(init, update)`."
         return "Several transforms, one after the other, are a `Chain`: write `Chain(*parts)`."
-    if callable(getattr(x, "update", None)):
+    if isinstance(x, AbstractHyperparameters):
+        return "A schedule takes the place of a number: `ScaleByLearningRate(schedule)`."
+    if callable(getattr(x, "init", None)) and callable(getattr(x, "update", None)):
         return "If it is an optax transformation, wrap it: `from_optax(...)`."
     if callable(x):
         return "To make a function of the updates a transform, write `Stateless(function)`."
+    if is_model(x):
+        return "It holds arrays, like a model: parameters are given to `init(params)`."
     return "Give a transform such as `AdamW(1e-3)`."
 
 

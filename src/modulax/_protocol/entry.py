@@ -15,7 +15,7 @@ import jax
 
 from .._support.failures import located, shortened
 from .._support.tracing import is_tracing
-from .._support.wrong_calls import wrong_method_call
+from .._support.wrong_calls import wrong_function_call
 from .hyperparameters import AbstractHyperparameters
 from .mistakes import wrong_state
 from .program import Program
@@ -96,7 +96,7 @@ def explained(function: F) -> F:
             given = inspect.signature(function).bind(self, *args, **kwargs).arguments
             is_foreign = isinstance(error, (AttributeError, TypeError)) and "state" in given
             update: Any = getattr(type(self), "update", None)  # which a schedule may not have
-            if is_foreign and (message := wrong_state(owner, as_written(update), given["state"])):
+            if is_foreign and (message := wrong_state(owner, as_written(update), given["state"], error=error)):
                 raise ValueError(message) from error
             if not is_tracing():
                 shortened(error)
@@ -113,7 +113,7 @@ def _explain(
     if not isinstance(self, AbstractHyperparameters):
         name = method.__name__
         raise TypeError(f"`{owner}.{name}` was called on the class: write `{owner}(...).{name}(...)`.") from None
-    if isinstance(error, TypeError) and (message := wrong_method_call(method, owner, self, args, kwargs)):
+    if isinstance(error, TypeError) and (message := wrong_function_call(method, (self, *args), kwargs)):
         raise TypeError(message) from error
 
 

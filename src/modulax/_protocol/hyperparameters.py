@@ -15,7 +15,7 @@ finds, among the hyperparameters or else among the parts and options. `Hyperpara
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
@@ -29,12 +29,13 @@ from jax.core import Tracer
 from .._support.arithmetic import default_float
 from .._support.checks import Requirement, brief, check_setting, listing, require
 from .._support.keys import is_key_data
-from .._support.methods import keywords_only, result_is_indexed
+from .._support.methods import explained, result_is_indexed
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
 from .._support.tracing import is_tracing
 from .._support.types import ARRAY_TYPES
 from .._support.variables import is_variable
+from .._support.wrong_calls import is_model
 from ..tree._math import strong
 from ..tree._names import NamingError, Path, ambiguous_name, ends_with, joined, outermost, paths_named, unknown_name
 from ..tree._paths import dotted
@@ -179,7 +180,7 @@ class AbstractHyperparameters(AbstractModule):
         """
         return Hyperparameters(numbers_with_paths(self))
 
-    @keywords_only
+    @explained
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values of some hyperparameters, options or parts.
 
@@ -263,10 +264,12 @@ def _on_device(x: Any) -> Any:
 def _check_leaves(owner: object, name: str, value: Any) -> None:
     for leaf in jtu.tree_leaves(value):
         if not isinstance(leaf, (*ARRAY_TYPES, int, float, complex, jax.ShapeDtypeStruct)):
+            remedy = f"declare the field with `{name}: ... = equinox.field(static=True)`."
+            if is_model(value):
+                remedy = f"give `eqx.partition({name}, eqx.is_array)[0]`, and the other half in a static field."
             raise ValueError(
                 f"`{type(owner).__name__}({name}=...)` holds {leaf!r}, which is not a number. Every leaf of a "
-                f"transform must be a number, so that JAX accepts the transform as an argument; declare the field with "
-                f"`{name}: ... = equinox.field(static=True)`."
+                f"transform must be a number or an array, so that JAX accepts the transform as an argument: {remedy}"
             )
 
 
@@ -309,12 +312,13 @@ def _what_was_meant(value: Any) -> str:
         return f" It is a class: make an instance, `{value.__name__}(...)`."
     if isinstance(value, str):
         return " Convert it: `float(...)`."
-    leaves = jtu.tree_leaves(value)
-    if leaves and not jtu.all_leaves([value]) and any(isinstance(x, ARRAY_TYPES) for x in leaves):
+    if is_model(value):
         return (
             " It holds arrays, like a model: parameters are given to `init(params)` and `step(grads, state, params)`."
             " If it is a schedule, subclass `modulax.AbstractSchedule`."
         )
+    if isinstance(value, dict):
+        return ' In a configuration, a schedule has a `name`, such as `"name": "schedules.CosineDecay"`.'
     return ""
 
 
@@ -360,6 +364,18 @@ def batched_number(module: AbstractHyperparameters) -> str | None:
             if inside is not None:
                 return ".".join(filter(None, (field.name, dotted(path), inside)))
     return None
+
+
+def hashable(leaf: Any, owner: AbstractHyperparameters) -> Hashable:
+    """A leaf of a transform as a value that is equal, and has the same hash, for equal leaves."""
+    if isinstance(leaf, Tracer):
+        raise TypeError(
+            f"`{type(owner).__name__}` has traced hyperparameters, and cannot be hashed. Give it to the inner "
+            f"`jax.jit` as an ordinary argument in place of a static one: it is a pytree."
+        )
+    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return leaf.shape, tuple(np.asarray(leaf).ravel().tolist())
+    return leaf
 
 
 def _addressed(

@@ -24,7 +24,9 @@ from .._support.tracing import call_user
 from ..tree._paths import (
     leaf_paths,
     leaves_by_names,
+    leaves_with_paths,
     longest_prefix,
+    matches,
     named_leaves,
     nodes_without_leaves,
 )
@@ -113,28 +115,36 @@ class _Function(AbstractLabels):
             try:
                 labels = call_user(self.function, tree)
             except Exception as error:
-                if self._labels_of_paths(tree):
-                    raise ValueError(self._is_of_path()) from error
+                self._refuse_other_arguments(tree, 1, error)
                 raise
-            # One label for the whole tree is a valid result, unless the function returns several for the paths.
-            if isinstance(labels, (bool, str)) and len(set(self._labels_of_paths(tree))) > 1:
-                raise ValueError(self._is_of_path())
+            # One label for the whole tree is a valid result, unless the function returns several for the leaves.
+            if isinstance(labels, (bool, str)):
+                self._refuse_other_arguments(tree, 2)
         return _Tree(labels).labels(tree, partial=partial)
 
-    def _labels_of_paths(self, tree: PyTree) -> list[Any]:
-        """The labels that the function returns for the paths of the leaves; nothing if it returns other values."""
-        try:
-            labels = [call_user(self.function, path) for path in leaf_paths(tree)]
-        except Exception:
-            return []
-        return labels if all(isinstance(label, (bool, str)) for label in labels) else []
+    def _refuse_other_arguments(self, tree: PyTree, least: int, error: Exception | None = None) -> None:
+        """Raise an error if the function returns at least so many different labels when it is called for each leaf."""
+        for words, remedy, arguments in _CALLED_FOR_LEAVES:
+            try:
+                labels = {call_user(self.function, *arguments(*leaf)) for leaf in leaves_with_paths(tree)}
+            except Exception:
+                continue
+            if len(labels) >= least and all(isinstance(label, (bool, str)) for label in labels):
+                raise ValueError(
+                    f"`{self!r}` is a function of {words}, and was given the whole tree of parameters. Write {remedy}."
+                ) from error
 
-    def _is_of_path(self) -> str:
-        return (
-            f"The mask `{self!r}` is a function of one path, and it was given the whole tree of parameters. Write "
-            'patterns for the paths, `by_path({"*bias": False, "*": True})`, or a function that returns a tree: '
-            "`lambda params: jax.tree_util.tree_map_with_path(lambda path, x: ..., params)`."
-        )
+
+_BY_PATH = (
+    'patterns for the paths, `by_path({"*bias": False, "*": True})`, or a function that returns a tree, '
+    "`lambda params: jax.tree_util.tree_map_with_path(lambda path, x: ..., params)`"
+)
+_BY_LEAF = "a function that returns a tree, `lambda params: jax.tree.map(lambda p: p.ndim > 1, params)`"
+_CALLED_FOR_LEAVES: tuple[tuple[str, str, Callable[[str, Any], tuple[Any, ...]]], ...] = (
+    ("one path", _BY_PATH, lambda path, x: (path,)),
+    ("one leaf", _BY_LEAF, lambda path, x: (x,)),
+    ("a path and a leaf", _BY_PATH, lambda path, x: (path, x)),
+)
 
 
 class _Not(AbstractLabels):
@@ -207,6 +217,7 @@ class _Tree(AbstractLabels):
             if prefix is None and not partial:
                 path, known = ".".join(names), [".".join(names) for names in labels]
                 hint = " A key that contains a dot is not a path; use `by_path({...})`." * (path in known)
+                hint = _patterns_meant(self.plain(), tree) or hint
                 raise ValueError(
                     f"The tree of labels has no label for the leaf `{path}`; it has {listing(known)}.{hint}"
                 )
@@ -258,14 +269,31 @@ def not_in(mask: Any) -> AbstractLabels:
 
 def mask_of(owner: object, mask: AbstractLabels, tree: PyTree, argument: str = "mask") -> list[bool]:
     """The labels of a mask, which must be booleans; the owner is a transform, or its name."""
-    labels = mask.labels(tree)
     name = owner if isinstance(owner, str) else type(owner).__name__
+    try:
+        labels = mask.labels(tree)
+    except ValueError as error:
+        raise ValueError(f"`{name}({argument}=...)`: {error}") from error
     for path, label in zip(leaf_paths(tree), labels, strict=True):
         if not isinstance(label, bool):
             raise ValueError(
                 f"`{name}({argument}=...)` needs `True` or `False` for every leaf, got {label!r} at `{path}`."
+                f"{_patterns_meant(mask.plain(), tree)}"
             )
     return labels
+
+
+def _patterns_meant(x: Any, tree: PyTree) -> str:
+    """What to write for names or patterns that were given without `by_path`, if each of them matches a path."""
+    given = x.items() if isinstance(x, Mapping) else [(n, True) for n in (x if isinstance(x, (list, tuple)) else [x])]
+    groups, paths = {}, leaf_paths(tree)
+    for name, label in given:
+        is_one = isinstance(name, str) and isinstance(label, (bool, str))
+        forms = (name, f"*.{name}", f"{name}.*", f"*.{name}.*", f"*{name}*") if is_one else ()
+        groups |= {next((form for form in forms if any(matches(path, form) for path in paths)), None): label}
+    rest = groups.pop("*", next((not x for x in groups.values() if isinstance(x, bool)), None))
+    groups |= {} if rest is None else {"*": rest}
+    return f" For patterns, write `by_path({groups})`." if groups and None not in groups else ""
 
 
 def mask_or_all(owner: object, mask: AbstractLabels | None, tree: PyTree, argument: str = "mask") -> list[bool] | None:

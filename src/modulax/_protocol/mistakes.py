@@ -28,12 +28,14 @@ def explaining_state(owner: str, method: Callable[..., Any], state: State) -> It
     try:
         yield
     except (AttributeError, TypeError) as error:
-        if message := wrong_state(owner, method, state):
+        if message := wrong_state(owner, method, state, error=error):
             raise ValueError(message) from error
         raise
 
 
-def wrong_state(owner: str, method: Callable[..., Any], state: State, params: Params = None) -> str | None:
+def wrong_state(
+    owner: str, method: Callable[..., Any], state: State, params: Params = None, error: Exception | None = None
+) -> str | None:
     """The error message for what cannot be a state; None if it is one, or if the transform of a user may have it.
 
     Args:
@@ -41,7 +43,10 @@ def wrong_state(owner: str, method: Callable[..., Any], state: State, params: Pa
         method: a method of the transform as its class wrote it.
         state: what was given as the state.
         params: what was given as the parameters.
+        error: the error that was raised for it.
     """
+    if isinstance(state, AbstractState) and type(getattr(error, "module", None)) is type(state):
+        return f"`{owner}` was given the state of another optimizer, a `{type(state).__name__}`. Call its own `init`."
     if isinstance(state, AbstractState) or not (state is None or method.__module__.startswith("modulax.")):
         return None
     if isinstance(params, AbstractState):
@@ -106,6 +111,8 @@ def refuse_empty(owner: str, params: Params) -> None:
         return
     found = [f"{path or 'the tree itself'}: {array_type(x)}" for path, x in leaves_with_paths(params)]
     convert = f"It has {listing(found)}. Convert numbers and integers with `jnp.asarray(x, jnp.float32)`."
+    if leaves and all(map(callable, leaves)):
+        convert = "Give the arrays, and not the function that takes them."
     raise ValueError(
         f"`{owner}` found nothing to train: no leaf of the parameters is a floating-point or complex array. "
         f"{convert if found else 'It has no leaves.'} If nothing is to be trained, write `init(params, "

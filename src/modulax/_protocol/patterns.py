@@ -28,8 +28,8 @@ class AbstractPatterns(AbstractLabels):
         for i, pattern in enumerate(patterns):
             if earlier := next((x for x in patterns[:i] if self.covers(x, pattern)), None):
                 raise ValueError(
-                    f"`{type(self).__name__}`: {self.written(pattern)} never wins, because {self.written(earlier)} "
-                    f"stands before it and fits all that it fits. Write it first: the first {self.what} that fits wins."
+                    f"`{type(self).__name__}`: {self.written(pattern)} can never match: {self.written(earlier)} "
+                    f"comes first and already matches all that it would. Write it first: the first {self.what} wins."
                 )
 
     def __eq__(self, other: object) -> bool:
@@ -86,7 +86,8 @@ class AbstractPatterns(AbstractLabels):
         unused = [pattern for i, (pattern, _) in enumerate(self.groups) if i not in used]
         # A tree without leaves shows no pattern to be wrong: `tree.map_params` initializes a state with one.
         if unused and (labels or leaf_paths(tree, with_none=True)):
-            raise ValueError(f"`{self!r}`: {self.unused(unused[0], tree)}")
+            is_of_groups = self.default == "default" and all(pattern == label for pattern, label in self.groups)
+            raise ValueError(f"`{'groups' if is_of_groups else self}`: {self.unused(unused[0], tree)}")
         return labels
 
 
@@ -183,6 +184,7 @@ class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=
             for name in _alike(part, known)
         ]
         around = [f"*{separator}{pattern}", f"{pattern}{separator}*"] if parts[-1] != "*" else []
+        around.append(re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", pattern).lstrip("."))  # as Python or JAX writes a path
         return next((x for x in [*others, *around] if any(self.fits(path, x) for path in names)), None)
 
     def hint(self, pattern: str, names: Sequence[Names]) -> str:

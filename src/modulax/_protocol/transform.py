@@ -8,12 +8,11 @@ depends on the transforms inside uses that method: citations, `describe`, evalua
 
 import abc
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
@@ -28,7 +27,7 @@ from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
 from .extra_arguments import everything_in, extra_arguments
 from .frozen import numbers_with_paths
-from .hyperparameters import AbstractHyperparameters, Hyperparameters
+from .hyperparameters import AbstractHyperparameters, Hyperparameters, hashable
 from .last_step import at_last_step, with_factors
 from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import wrong_state
@@ -92,18 +91,6 @@ class Effect(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def _hashable(leaf: Any, transform: "AbstractTransform") -> Hashable:
-    """A leaf of a transform as a value that is equal, and has the same hash, for equal leaves."""
-    if isinstance(leaf, Tracer):
-        raise TypeError(
-            f"`{type(transform).__name__}` has traced hyperparameters, and cannot be hashed. Give it to the inner "
-            f"`jax.jit` as an ordinary argument in place of a static one: it is a pytree."
-        )
-    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
-        return leaf.shape, tuple(np.asarray(leaf).ravel().tolist())
-    return leaf
-
-
 class AbstractTransform(AbstractHyperparameters):
     """A gradient transformation: a Module whose fields are its hyperparameters.
 
@@ -134,6 +121,7 @@ class AbstractTransform(AbstractHyperparameters):
     _keeps_updates: ClassVar[bool] = False
     _keeps_parameters: ClassVar[bool] = False
     _why_last: ClassVar[str] = ""
+    _operators: ClassVar[tuple[str, ...]] = ("__len__", "__contains__")
     _negates: ClassVar[bool] = False  # whether its updates are against the gradients, as those of an optimizer are
 
     # For `checkpoint.carry`: whether its updates are gradients where it is given gradients, as those of a clip are, so
@@ -175,7 +163,7 @@ class AbstractTransform(AbstractHyperparameters):
         Raises:
             TypeError: if a hyperparameter is traced.
         """
-        return hash((type(self), *(_hashable(leaf, self) for leaf in jtu.tree_leaves(self))))
+        return hash((type(self), *(hashable(leaf, self) for leaf in jtu.tree_leaves(self))))
 
     @property
     def example_axes(self) -> tuple[int, ...]:
@@ -331,12 +319,21 @@ class AbstractTransform(AbstractHyperparameters):
             )
         raise TypeError(f'{start} Write `optimizer.hyperparameters()["learning_rate"]` to read a hyperparameter.')
 
+    if not TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Raise an error that says which method to call."""
+            raise TypeError(f"`{type(self).__name__}` is not a function. Write `optimizer.step(grads, state, params)`.")
+
     def __or__(self, other: Any) -> Any:
         """Raise an error that says how transforms are composed."""
         if not isinstance(other, AbstractTransform):
             return NotImplemented
-        first, second = type(self).__name__, type(other).__name__
-        raise TypeError(f"Transforms are composed by `Chain`: write `Chain({first}(...), {second}(...))`.")
+        first, second = (f"{type(x).__name__}(...)" for x in (self, other))
+        call = f"Chain({first}, {second})"
+        if self._negates and other._negates:  # one after the other would be a mistake
+            call = f'Partition({{"a": {first}, "b": {second}}}, labels)'
+        raise TypeError(f"Transforms are composed by a `Chain`, or in groups by a `Partition`: write `{call}`.")
 
     __add__ = __rshift__ = __matmul__ = __or__
 

@@ -110,8 +110,8 @@ def by_role(groups: Mapping[Any, Any], default: Any = False, roles: Any = None) 
     for i, kind in enumerate(kinds):
         if earlier := next((x for x in kinds[:i] if issubclass(kind, x)), None):
             raise ValueError(
-                f"`by_role`: `{kind.__name__}` never wins, because `{earlier.__name__}` stands before it and fits all "
-                f"that it fits. Write it first: the first role that fits wins."
+                f"`by_role`: `{kind.__name__}` can never match: `{earlier.__name__}` comes first and already matches "
+                f"all that it would. Write it first: the first role wins."
             )
     written = ", ".join(f"{kind.__name__}: {label!r}" for kind, label in groups.items())
     return _ByRole(tuple(groups.items()), default, as_roles(roles), f"by_role({{{written}}}, {default!r})")

@@ -36,7 +36,7 @@ def suggestion(word: str, possibilities: Sequence[str]) -> str:
     for name in possibilities:
         by_plain.setdefault(name.replace("_", "").lower(), name)
     word = word.replace("_", "").lower()
-    close = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.7)
     near = difflib.get_close_matches(word, by_plain, n=1, cutoff=0.88)  # a letter too many
     begins = [name for name in by_plain if len(word) > 2 and name.startswith(word)]
     match = by_plain[word] if word in by_plain else next((by_plain[x] for x in (*near, *begins, *close)), None)
@@ -64,9 +64,10 @@ def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> No
     """Raise an error if a required extra argument of `update` is missing, or if the loss is not a scalar."""
     if lacking := [argument for argument in needs if extra.get(argument) is None]:
         call = ", ".join(f"{argument}=..." for argument in needs)
+        other = next((f" It is called so here, and not `{word}`." for word in extra if "loss" in word), "")
         raise ValueError(
             f"{what} needs `{lacking[0]}`: call `update(updates, state, params, {call})` or "
-            f"`step(grads, state, params, {call})`."
+            f"`step(grads, state, params, {call})`; with NNX, `update(model, grads, {call})`.{other}"
         )
     if "value" in needs and (shape := np.shape(extra["value"])):
         raise ValueError(

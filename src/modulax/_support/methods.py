@@ -4,21 +4,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from .wrong_calls import call_of, wrong_function_call, wrong_method_call
+from .wrong_calls import call_of, meant_by, wrong_function_call
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def keywords_only(method: F) -> F:
-    """Decorate a method that takes arguments by name only, so that one by position is answered with the call."""
-
-    @functools.wraps(method)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if args:
-            raise TypeError(wrong_method_call(method, type(self).__name__, self, args, kwargs))
-        return method(self, **kwargs)
-
-    return cast(F, call)
 
 
 def explained(function: F) -> F:
@@ -46,8 +34,16 @@ else:
         """A bound method. Like Python's, it is equal to another one of the same object, so that `jax.jit` knows it."""
 
         def __getitem__(self, key: Any) -> Any:
+            raise TypeError(self._as_called(f"[{key!r}]"))
+
+        def __getattr__(self, name: str) -> Any:
+            is_hidden = name.startswith("_")  # as others ask for it by `hasattr`
+            key = f".{name}()" if name in dir(dict) else f'["{next(iter(meant_by(name)), name)}"]'
+            raise AttributeError(f"no attribute `{name}`" if is_hidden else self._as_called(key), name=None, obj=None)
+
+        def _as_called(self, rest: str) -> str:
             call = f"optimizer.{call_of(self.func)}"
-            raise TypeError(f"`{self.__name__}` is a method, which returns them: write `{call}[{key!r}]`.")
+            return f"`{self.__name__}` is a method, which returns them: write `{call}{rest}`."
 
         def __eq__(self, other: object) -> bool:
             return isinstance(other, _Bound) and self.func is other.func and self.args[0] is other.args[0]

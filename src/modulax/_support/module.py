@@ -78,7 +78,7 @@ class AbstractModule(_AbstractModule):
 
         def __getattr__(self, name: str) -> Any:  # called where there is no such attribute
             # JAX and NumPy ask for such names often, by `hasattr`, so that the answer has to be cheap.
-            if name.startswith("_"):
+            if name.startswith("_") and name != "_replace":  # of NamedTuples
                 raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`.")
             raise NoAttributeError(self, name)
 

@@ -18,13 +18,19 @@ def _vocabulary() -> Any:
     return importlib.import_module("modulax._catalog.vocabulary")
 
 
-def meant_by(word: str, known: Iterable[str]) -> list[str]:
+def meant_by(word: str, known: Iterable[str] | None = None) -> list[str]:
     """The known names that a word from another library may mean: one, two for a pair such as `betas`, or none."""
-    known = list(known)
     words = _vocabulary()
+    known = list(words.WORDS if known is None else known)
     if word in words.PAIRS and set(words.PAIRS[word]) <= set(known):
         return list(words.PAIRS[word])
-    return [name for name in known if word in words.WORDS.get(name, "").split()][:1]
+    fitting = [name for name in known if word in words.WORDS.get(name, "").split()]
+    alike = [name for name in fitting if not {*words.NOT_BESIDE.get(name, "").split()} & {*known}]
+    head, _, tail = word.partition("_")
+    prefix = f"{words.PREFIXES.get(head, head)}_"
+    inside = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
+    of_part = [prefix + name for name in ([tail] if tail in inside else meant_by(tail, inside))] if tail else []
+    return [word] if word in known else alike[:1] or of_part
 
 
 def _foreign(words: Mapping[str, str], word: str) -> str | None:
@@ -51,33 +57,11 @@ def wrong_call(cls: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
         kwargs: the arguments by name.
         hint: what the class has to say about wrong arguments.
     """
-    signature = inspect.signature(cls)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        names = listing(signature.parameters, 20)
-        takes = f"Its arguments are {names}." if signature.parameters else "It takes no arguments."
-        return " ".join(filter(None, [_fault(cls.__name__, signature.parameters, args, kwargs), takes, hint]))
-    return None
-
-
-def wrong_method_call(
-    method: Callable[..., Any], owner: str, self: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> str | None:
-    """The error message for missing or surplus arguments of a method; None if it takes them.
-
-    Args:
-        method: the method, as a function.
-        owner: the name of its class.
-        self: the object that it was called on.
-        args: the arguments by position.
-        kwargs: the arguments by name.
-    """
-    try:
-        inspect.signature(method).bind(self, *args, **{k: x for k, x in kwargs.items() if k != "allow_empty"})
-    except TypeError as error:
-        return f"`{owner}.{method.__name__}`: {error}. Write `optimizer.{call_of(method)}`."
-    return None
+    call = _Call(cls, args, kwargs)
+    if (fault := call.fault()) is None:
+        return None
+    takes = f"Its arguments are {listing(call.parameters, 20)}." if call.parameters else "It takes no arguments."
+    return " ".join(filter(None, [fault, takes, hint]))
 
 
 def call_of(function: Callable[..., Any]) -> str:
@@ -85,7 +69,12 @@ def call_of(function: Callable[..., Any]) -> str:
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     is_open = not required and any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return f"{function.__name__}({'learning_rate=...' if is_open else ', '.join(required)})"
+    return f"{_name_of(function)}({'learning_rate=...' if is_open else ', '.join(required)})"
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The name by which a function is called: the class of a constructor."""
+    return function.__qualname__.split(".")[-2] if function.__name__ == "__init__" else function.__name__
 
 
 def wrong_function_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -96,13 +85,17 @@ def wrong_function_call(function: Callable[..., Any], args: tuple[Any, ...], kwa
         args: the arguments by position.
         kwargs: the arguments by name.
     """
-    signature, name = inspect.signature(function), function.__name__
+    signature = inspect.signature(function)
     try:
-        signature.bind(*args, **kwargs)
+        signature.bind(*args, **{key: x for key, x in kwargs.items() if key != "allow_empty"})
     except TypeError as error:
-        given = signature.bind_partial(*args[: len(signature.parameters)]).arguments
-        here = ", ".join(f"`{key}` is {_what(x)}" for key, x in given.items() if not hasattr(x, "each_part"))
-        return f"`{name}`: {error}. Write `{call_of(function)}`.{f' In this call, {here}.' if here else ''}"
+        names = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+        if names[0] == "self" and function.__name__ != "__init__":
+            return f"`{type(args[0]).__name__}.{function.__name__}`: {error}. Write `optimizer.{call_of(function)}`."
+        given = [(name, x) for name, x in zip(names, args, strict=False) if not hasattr(x, "each_part")]
+        here = ", ".join(f"`{name}` is {_what(x)}" for name, x in given if name != "self")
+        start = f"`{_name_of(function)}`: {error}. Write `{call_of(function)}`."
+        return f"{start} In this call, {here}." if here else start
     return None
 
 
@@ -110,68 +103,92 @@ def _what(x: Any) -> str:
     return f"`{x!r}`" if isinstance(x, (int, float, str)) else f"a `{type(x).__name__}`"
 
 
-def _fault(
-    name: str, parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> str:
-    """The sentence about the first of the arguments that the parameters of a class don't take."""
-    positional = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    if unknown := next((key for key in kwargs if key not in parameters), None):
-        return _unknown_argument(name, unknown, list(parameters), args, kwargs)
-    if len(args) > len(positional):
-        return _surplus_arguments(name, list(parameters), positional, args, kwargs)
-    by_position = dict(zip(positional, args, strict=False))
-    if twice := next((n for n in by_position if n in kwargs), None):
-        return f"`{name}({twice}=...)` was given twice: its position has the value {_text(by_position[twice])} already."
-    return _missing_arguments(name, parameters, by_position, args, kwargs)
+class _Call:
+    """A call of a class: what is wrong with its arguments, and the call to write, which the class takes."""
+
+    def __init__(self, cls: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]):
+        self.cls, self.args, self.kwargs = cls, list(args), dict(kwargs)
+        self.name, self.signature = cls.__name__, inspect.signature(cls)
+        self.parameters = self.signature.parameters
+        self.positional = [p.name for p in self.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+        self.is_optimizer = "learning_rate" in self.parameters
+
+    def __str__(self) -> str:
+        named = (f"{key}={_text(x)}" for key, x in self.kwargs.items())
+        return f"{self.name}({', '.join([*map(_text, self.args), *named])})"
+
+    def fault(self) -> str | None:
+        """What is wrong with the first of the arguments that the class doesn't take, and what to write."""
+        try:
+            self.signature.bind(*self.args, **self.kwargs)
+        except TypeError:
+            if unknown := [key for key in self.kwargs if key not in self.parameters]:
+                return self._unknown_arguments(unknown[0])
+            if len(self.args) > len(self.positional):
+                return self._surplus_arguments()
+            if twice := [pair for pair in zip(self.positional, self.args, strict=False) if pair[0] in self.kwargs]:
+                name, x = twice[0]
+                return f"`{self.name}({name}=...)` was given twice: its position has {_what(x)} already."
+            call = self._completed(self.args, self.kwargs)
+            return f"`{self.name}` needs {listing(x for x in call.kwargs if x not in self.kwargs)}: write `{call}`."
+        return None
+
+    def _completed(self, args: list[Any], kwargs: dict[str, Any]) -> "_Call":
+        """The call with these arguments, and `...` for the required ones that are not given."""
+        required = [p.name for p in self.parameters.values() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+        lacking = [n for n in required if n not in self.positional[: len(args)] and n not in kwargs]
+        return _Call(self.cls, args, kwargs | dict.fromkeys(lacking, ...))
+
+    def _unknown_arguments(self, first: str) -> str:
+        words, own, elsewhere = _vocabulary(), {}, {}
+        args = [x for x in self.args if not (self.is_optimizer and is_model(x))]
+        start = f"`{self.name}({first}=...)`: there is no argument `{first}`."
+        if self.is_optimizer and (len(args) < len(self.args) or set(words.PARAMETERS) & self.kwargs.keys()):
+            start += " The parameters are given to `init(params)` and `step(grads, state, params)`."
+        for key, x in self.kwargs.items():
+            remedy = _foreign(words.ARGUMENTS, key) if self.is_optimizer and inspect.isclass(self.cls) else None
+            if meant := meant_by(key, self.parameters):
+                own |= zip(
+                    meant, x if len(meant) > 1 and isinstance(x, (tuple, list)) else [x] * len(meant), strict=False
+                )
+            elif remedy and x is not None and repr(x) not in ("False", "0", "0.0"):
+                elsewhere[remedy] = x
+            elif not remedy and not (self.is_optimizer and key in words.PARAMETERS):
+                free = [name for name in self.parameters if name not in self.kwargs]
+                return f"`{self.name}({key}=...)`: there is no argument `{key}`.{suggestion(key, free)}"
+        call = self._completed(args, own)
+        return f"{start} {call.fault() or call._inside(elsewhere)}"
+
+    def _inside(self, remedies: Mapping[str, Any]) -> str:
+        """What to write for this call and for arguments that are something else here, such as a container around it."""
+        written, notes = str(self), []
+        for remedy in sorted(remedies, key=lambda remedy: "{call}" in remedy):
+            template, _, note = remedy.partition(" # ")
+            rate = _text([*self.args, self.kwargs.get("learning_rate")][0])
+            written = template.format(call=written, name=self.name, rate=rate, value=_text(remedies[remedy]))
+            notes += [note] * bool(note)
+        return " ".join([f"Write `{written}`.", *notes])
+
+    def _surplus_arguments(self) -> str:
+        n = len(self.positional)
+        takes = f"takes {listing(self.positional)} by position" if n else "takes no argument by position"
+        start = f"`{self.name}` {takes}, and {len(self.args)} values were given."
+        names = [name for name in self.parameters if name not in self.positional and name not in self.kwargs]
+        if names[:1] == ["eps_root"] and isinstance(self.args[n], float) and self.args[n] > 0:
+            names = ["weight_decay"]  # as in torch
+        call = _Call(self.cls, self.args[:n], self.kwargs | dict(zip(names, self.args[n:], strict=False)))
+        remedy = call.fault() or f"Give the others by name, such as `{call}`."
+        return f"{start} {remedy}" if len(self.args) - n <= len(names) else start
 
 
-def _missing_arguments(
-    name: str,
-    parameters: Mapping[str, inspect.Parameter],
-    by_position: Mapping[str, Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> str:
-    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-    lacking = [n for n in required if n not in by_position and n not in kwargs]
-    call = ", ".join([*_written_out(args, kwargs), *(f"{n}=..." for n in lacking)])
-    return f"`{name}` needs {listing(lacking)}: write `{name}({call})`."
-
-
-def _unknown_argument(name: str, key: str, names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    start = f"`{name}({key}=...)`: there is no argument `{key}`."
-    if key in _vocabulary().PARAMETERS:
-        return f"{start} The parameters are given to `init(params)` and `step(grads, state, params)`."
-    others = _written_out(args, {k: x for k, x in kwargs.items() if k != key})
-    if meant := meant_by(key, names):
-        return f"{start} Write `{name}({', '.join([*others, _written(meant, kwargs[key])])})`."
-    if "learning_rate" in names and (remedy := _foreign(_vocabulary().ARGUMENTS, key)):
-        rest = ", ".join(others)
-        return f"{start} {remedy.format(call=f'{name}({rest})', name=name, rest=rest, value=_text(kwargs[key]))}"
-    return start + suggestion(key, names)
-
-
-def _surplus_arguments(
-    name: str, names: list[str], positional: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> str:
-    takes = f"takes {listing(positional)} by position" if positional else "takes no argument by position"
-    start = f"`{name}` {takes}, and {len(args)} values were given."
-    keywords = {key: x for key, x in zip(names, args, strict=False) if key not in positional and key not in kwargs}
-    call = ", ".join(_written_out(args[: len(positional)], keywords))
-    return f"{start} Give the others by name, such as `{name}({call})`." if keywords else start
-
-
-def _written_out(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    return [*map(_text, args), *(f"{key}={_text(x)}" for key, x in kwargs.items())]
+def is_model(x: Any) -> bool:
+    """Whether it is a tree of arrays, and not an optimizer or a schedule."""
+    leaves = [] if hasattr(x, "hyperparameters") else jtu.tree_leaves(x)
+    return not jtu.all_leaves([x]) and any(hasattr(leaf, "shape") for leaf in leaves)
 
 
 def _text(x: Any) -> str:
-    return repr(x) if isinstance(x, (int, float, str)) else "..."
-
-
-def _written(names: list[str], value: Any) -> str:
-    values = value if len(names) > 1 and isinstance(value, (tuple, list)) else [value] * len(names)
-    return ", ".join(f"{n}={_text(x)}" for n, x in zip(names, values, strict=False))
+    return repr(x) if isinstance(x, (int, float, str, tuple)) and len(repr(x)) < 50 else "..."
 
 
 class NoAttributeError(AttributeError):
@@ -197,13 +214,10 @@ def no_attribute(module: Any, name: str) -> str:
         return f"{start} It is called {listing(meant)}."
     if remedy := foreign_attribute(module._inside_is_read_by(name)[0], name):
         return f"{start} {remedy}"
-    if found := next(filter(None, (inside(module, x) for x in meant_by(name, _vocabulary().WORDS))), None):
+    names = {str(entry_of(key)) for path, _ in jtu.tree_leaves_with_path(module, is_leaf=is_variable) for key in path}
+    if found := next(filter(None, (inside(module, x) for x in meant_by(name, names))), None):
         return f"{start} {found}"
-    return start + suggestion(name, [*own, *_public(module)])
-
-
-def _public(module: Any) -> list[str]:
-    return [name for name in dir(type(module)) if not name.startswith("_")]
+    return start + suggestion(name, [*own, *(x for x in dir(type(module)) if not x.startswith("_"))])
 
 
 def inside(module: Any, name: str) -> str | None:
@@ -228,10 +242,15 @@ def inside(module: Any, name: str) -> str | None:
 
 
 def swapped_part(cls: Any, args: tuple[Any, ...]) -> str | None:
-    """The error message for a container that did not get its transform first; None if it did."""
-    first = next(iter(dataclasses.fields(cls)), None)
-    is_part = first is not None and "part" in first.metadata
-    if not is_part or hasattr(args[0], "each_part") or not any(hasattr(x, "each_part") for x in args[1:]):
+    """The error message for a container that got a transform in the place of something else; None if it did not."""
+    fields = dataclasses.fields(cls)
+    if not any("part" not in field.metadata and _is_part(x) for field, x in zip(fields, args, strict=False)):
         return None
-    call = call_of(cls).replace("_ModuleType", cls.__name__)
-    return f"`{cls.__name__}` was given its arguments in another order: write `{call}`."
+    required = [p.name for p in inspect.signature(cls).parameters.values() if p.default is p.empty]
+    names = [field.name for field in fields[: max(len(args), len(required))]]
+    return f"`{cls.__name__}` was given its arguments in another order: write `{cls.__name__}({', '.join(names)})`."
+
+
+def _is_part(x: Any) -> bool:
+    """Whether it is a transform, or a mapping of transforms."""
+    return hasattr(x, "each_part") or (isinstance(x, Mapping) and any(map(_is_part, x.values())))

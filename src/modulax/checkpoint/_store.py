@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._support.checks import listing
+from .._support.methods import explained
 from ..tree._paths import Names, join, key_names, split
 from ._convert import fill
 from ._names import Report, Template
@@ -111,6 +112,7 @@ def unescaped(keys: Names) -> Names:
     return tuple(map(name, keys))
 
 
+@explained
 def restore(
     path: str | os.PathLike[str], template: PyTree, *, rename: Rename = None, strict: bool = True
 ) -> tuple[PyTree, Report]:

@@ -226,7 +226,7 @@ def native(x: Any) -> Any:
     """The transform that a transformation of optax stands for; anything else is returned as it is."""
     if isinstance(x, AbstractTransform) or inspect.isclass(x):
         return x
-    is_plain = type(x) is tuple and len(x) == 2 and all(map(callable, x))
+    is_plain = type(x) is tuple and len(x) == 2 and all(callable(y) and not hasattr(y, "each_part") for y in x)
     init, update = x if is_plain else (getattr(x, "init", None), getattr(x, "update", None))
     if not callable(init) or not callable(update) or _is_stateful_schedule(x, init):
         return x

@@ -14,11 +14,12 @@ to rebuild the tree; it is static and hashable, so it is part of NNX's cache key
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from flax import nnx
 from jax.core import Tracer
 from jax.sharding import NamedSharding
@@ -26,16 +27,24 @@ from jaxtyping import PyTree
 
 from .._catalog.sharding import state_sharding
 from .._containers.injected import injected_paths
+from .._protocol.container import check_optimizer
 from .._protocol.transform import AbstractTransform
 from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
 from .._support.flax_nodes import register_class
-from .._support.methods import result_is_indexed
+from .._support.methods import explained, result_is_indexed
 from .._support.variables import is_variable
 from .._support.wrong_calls import foreign_attribute, meant_by
 from ..tree._math import in_place_of, strong
 from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
 from ..tree._state import owners
+
+
+class _StepCount(nnx.OptState):
+    """The number of steps."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("`optimizer.step` is the step count. Write `optimizer.update(model, grads)`.")
 
 
 class Hyperparameter(nnx.Variable):
@@ -78,8 +87,6 @@ class Arrays:
 
 
 register_class(Arrays)
-
-_MISSING: Any = object()  # None would be gradients of nothing
 
 
 class _Structure:
@@ -166,6 +173,7 @@ class Optimizer(nnx.Pytree):
             or if the state cannot be divided over `zero`.
     """
 
+    @explained
     def __init__(
         self,
         model: Any,
@@ -176,11 +184,7 @@ class Optimizer(nnx.Pytree):
         zero: str | tuple[str, ...] | None = None,
         allow_empty: bool = False,
     ) -> None:
-        if not isinstance(optimizer, AbstractTransform):
-            raise ValueError(
-                f"`modulax.nnx.Optimizer` needs a transform of modulax, such as `mx.AdamW(1e-3)`, got {optimizer!r}. "
-                f"For one of optax's, use `flax.nnx.Optimizer`."
-            )
+        check_optimizer("modulax.nnx.Optimizer(model, optimizer)", optimizer, model)
         if injected_paths(optimizer):
             # Its numbers in the state would overrule the variables, and `state` is a tree made for the reader.
             raise ValueError(
@@ -200,7 +204,7 @@ class Optimizer(nnx.Pytree):
         self._structure, boxes = _boxed(state, params, variables, is_divided=zero is not None)
         self.opt_state = nnx.data(boxes)
         has_steps = optimizer.clock == "keeper" and "step" in self.opt_state  # an optimizer, or `Scheduled`
-        self._steps = None if has_steps else nnx.OptState(jnp.zeros((), jnp.int32))
+        self._steps = None if has_steps else _StepCount(jnp.zeros((), jnp.int32))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "state":  # NNX would take it for an attribute of its own
@@ -226,7 +230,8 @@ class Optimizer(nnx.Pytree):
             memo[id(self)] = copied
         return copied
 
-    def update(self, model: Any, grads: Any = _MISSING, /, **extra: Any) -> None:
+    @explained
+    def update(self, model: Any, grads: Any, /, **extra: Any) -> None:
         """Take one step: update the variables of the model, the state and the step count in place.
 
         Args:
@@ -237,8 +242,8 @@ class Optimizer(nnx.Pytree):
         Raises:
             TypeError: if the model or the gradients are missing.
         """
-        if grads is _MISSING:
-            raise TypeError("`modulax.nnx.Optimizer.update` needs the model too: write `update(model, grads)`.")
+        if isinstance(grads, tuple) and np.shape(grads[0]) == () and isinstance(model, nnx.Module):
+            raise TypeError("These look like the result of `nnx.value_and_grad`: write `loss, grads = ...`.")
         if isinstance(grads, nnx.Module) and not isinstance(model, nnx.Module):
             raise TypeError(
                 "`modulax.nnx.Optimizer.update` takes the model and the gradients in the other order: write "
@@ -369,7 +374,8 @@ def _boxed(
             own = own | {"out_sharding": tuple(x.sharding.spec)}  # NNX would move it back to its parameter
         return nnx.optimizer.OptVariable(x, **own)
 
-    return structure, {name: box(x, of_variables[name]) for name, x in structure.values(state).items()}
+    boxes = {name: box(x, of_variables[name]) for name, x in structure.values(state).items()}
+    return structure, boxes | {"step": _StepCount(state.step)} if "step" in boxes else boxes
 
 
 def _metadata(parameter: nnx.Variable) -> dict[str, Any] | None:

@@ -1,8 +1,5 @@
 """Schedules: values that depend on the step, for learning rates and any other numeric field of a transform."""
 
-import importlib as _importlib
-import typing as _typing
-
 from .._protocol.schedule import (
     AbstractSchedule as AbstractSchedule,
     AbstractStatefulSchedule as AbstractStatefulSchedule,
@@ -29,9 +26,3 @@ from ._warmups import (
     WarmupCosineDecay as WarmupCosineDecay,
     WarmupExponentialDecay as WarmupExponentialDecay,
 )
-
-if not _typing.TYPE_CHECKING:  # type checkers would accept every name
-
-    def __getattr__(name: str) -> object:
-        explain = _importlib.import_module("modulax._catalog.optax_names").no_such_name
-        raise AttributeError(explain(name, "schedules"), name=None, obj=None)  # Python adds no second suggestion

@@ -249,6 +249,11 @@ def _variables(optimizer: AbstractTransform, name: str, interval: Interval | Non
     for place, (keys, leaf) in enumerate(jtu.tree_leaves_with_path(optimizer)):
         path = dotted(keys)
         if any(f"{path}.".startswith(f"{prefix}.") for prefix in prefixes) and not is_key_data(leaf):
+            if np.shape(leaf):
+                remedy = "For arrays, write `eqx.filter_value_and_grad(train)(optimizer, ...)`."
+                raise ValueError(
+                    f"`sweeps.hypergradient` learns numbers; `{path}` has shape {np.shape(leaf)}. {remedy}"
+                )
             by_sign = INTERVALS[POSITIVE] if float(leaf) > 0 else EVERYWHERE
             variables[path] = place, interval or INTERVALS.get(_requirement(optimizer, keys), by_sign)
             if interval is None and path not in prefixes and float(leaf) in variables[path][1]:

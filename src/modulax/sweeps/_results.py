@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,14 +63,15 @@ class Results:
         rows = [row | {name: x[i] for name, x in more.items()} for i, row in enumerate(self.sweep.table())]
         return html_rows(f"{self!r}: the mean of the last values over the seeds", rows)
 
-    def __getitem__(self, metric: str) -> np.ndarray:
-        """Return a metric by name: `results["loss"]` is `results.metrics["loss"]`."""
+    def __getitem__(self, metric: str) -> Any:
+        """Return a metric by name: `results["loss"]` is `results.metrics["loss"]`, which may be a tree of arrays."""
         if not isinstance(metric, str):
             raise TypeError(
                 f"`results[...]` takes the name of a metric: {listing(self._named())}. The optimizers are in "
                 f"`results.sweep`, and the first axis of a metric is that of the members."
             )
-        return self._metric(metric)[1]
+        is_tree = isinstance(self.metrics, Mapping) and metric in self.metrics
+        return self.metrics[metric] if is_tree else self._metric(metric)[1]
 
     __iter__ = None  # else Python would try numbers
 

@@ -246,7 +246,7 @@ def check_training(name: str, training: Any, segments: int) -> None:
         check_arguments("start", trainable.start, "start(optimizer, key)")
         check_arguments("advance", trainable.advance, "advance(optimizer, carry)")
         return
-    if not callable(training):
+    if not callable(training) or isinstance(training, AbstractTransform):
         raise TypeError(
             f"`{name}` needs the training as a function, `train(optimizer, key)`, or as a "
             f"`sweeps.Trainable(start, advance)`; got {training!r}."

@@ -166,11 +166,13 @@ def unjitted(function: Any) -> Any:
 
 
 def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
-    """Raise an error if a function of the user can't be called with two arguments."""
+    """Raise an error if a function of the user can't be called with two arguments, or takes them in another order."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some builtins and callables, Python doesn't know it
         return
+    if next(iter(signature.parameters), "") in ("key", "rng", "seed", "carry"):
+        raise TypeError(f"`{name}` is called with the optimizer first: write `{call}`.")
     try:
         signature.bind(None, None)
     except TypeError as error:

@@ -180,9 +180,14 @@ def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
     shapes = [(jnp.shape(u), getattr(p, "shape", None)) for u, p in zip(jtu.tree_leaves(updates), values, strict=True)]
     for i, (of_update, of_parameter) in enumerate(shapes):
         if of_update != of_parameter:  # only then, because paths take longer than shapes
+            hint = "They must be equal; nothing is broadcast."
+            if of_parameter is None:
+                hint = "The updates must be a tree like the parameters: `grads = jax.grad(loss)(params)`."
+            elif of_update[1:] == of_parameter:
+                hint = "Average per-example gradients: `jax.tree.map(lambda g: g.mean(0), grads)`."
             raise ValueError(
-                f"`{owner}`: at `{leaf_paths(updates)[i]}` the update has shape {of_update} and the parameter "
-                f"{of_parameter}. They must be equal; nothing is broadcast."
+                f"`{owner}`: at `{leaf_paths(updates)[i] or 'the tree itself'}` the update has shape {of_update} and "
+                f"the parameter {of_parameter}. {hint}"
             )
 
 
