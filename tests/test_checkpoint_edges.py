@@ -1,6 +1,7 @@
 """Checkpoints where something is ambiguous, and at every instant of an overwriting save."""
 
 import itertools
+import os
 import shutil
 import sys
 from collections import OrderedDict
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 import modulax as mx
@@ -395,3 +397,38 @@ def test_arrays_without_elements_and_arrays_of_strings_are_kept_from_the_templat
     assert restored["none"].shape == (0, 3)
     with pytest.raises(ValueError, match="the checkpoint lacks `none`"):
         checkpoint.restore(tmp_path / "saved", tree | {"none": jnp.zeros((2, 3))})
+
+
+def test_what_killed_saves_left_is_removed(tmp_path: Path):
+    """Beside the same path, and not what another process is writing; the old checkpoint, once there is a new one."""
+    old = tmp_path / "a"
+    name = f"a.{'0' * 32}"
+    kept = {"a.old", "a.backup", f"b.{'0' * 32}.old", f"a.{'1' * 32}.orbax-checkpoint-tmp", f"b{name}", "aa"}
+    for x in (f"{name}.old", f"{name}.orbax-checkpoint-tmp", name, *kept):
+        checkpoint.save(tmp_path / x, {"w": jnp.zeros(2)})
+        for path in (tmp_path / x, *(tmp_path / x).rglob("*")) if "1" not in x else ():
+            os.utime(path, (0, 0))
+    checkpoint.save(old, {"w": jnp.ones(2)})
+    assert {x.name for x in tmp_path.iterdir()} == {"a", f"{name}.old", *kept}
+    checkpoint.save(old, {"w": jnp.ones(2)}, overwrite=True)
+    assert {x.name for x in tmp_path.iterdir()} == {"a", *kept}
+
+
+def test_a_full_disk_is_an_os_error_and_leaves_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def save(self: Any, path: Path, *args: Any) -> None:
+        path.with_name(f"{path.name}.orbax-checkpoint-tmp").mkdir()
+        raise ValueError(message)
+
+    checkpoint.save(tmp_path / "a", {"w": jnp.ones(2)})
+    monkeypatch.setattr(ocp.StandardCheckpointer, "save", save)
+    message = (
+        "RESOURCE_EXHAUSTED: Error writing \"w/0\" in OCDBT database: No space left on device [os_error_code='28']"
+    )
+    for name in ("a", "b"):
+        with pytest.raises(OSError, match=r"could not be written to .*No space left .*Nothing was changed"):
+            checkpoint.save(tmp_path / name, {"w": jnp.zeros(2)}, overwrite=True)
+        assert [x.name for x in tmp_path.iterdir()] == ["a"]
+    assert float(checkpoint.restore(tmp_path / "a", {"w": jnp.zeros(2)})[0]["w"][0]) == 1
+    message = "Unsupported type"
+    with pytest.raises(ValueError, match="Unsupported type"):
+        checkpoint.save(tmp_path / "b", {"w": jnp.zeros(2)})

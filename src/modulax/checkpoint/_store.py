@@ -16,6 +16,7 @@ import importlib
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ from ._names import Report, Template
 from ._renaming import Rename
 from ._stored import as_stored, is_key, nested, plain
 
+_ID = r"\.[0-9a-f]{32}"  # in the names beside a checkpoint that is replaced
+
 
 def _orbax() -> Any:
     """Import orbax, which is optional."""
@@ -47,7 +50,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     """Save the arrays and numbers of a tree as an orbax checkpoint, and return once they are on disk.
 
     The checkpoint appears under its path only when it is complete. With `overwrite`, the old one is restored until
-    then.
+    then. What a killed `save` to the same path left beside it is removed by the next one, after a minute.
 
     To save in the background use orbax itself, which accepts optimizers and states as they are; `restore` reads the
     result.
@@ -80,9 +83,13 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     fresh = target.with_name(f"{target.name}.{uuid.uuid4().hex}") if target.exists() else target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(fresh, nested(flat))
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) and not re.match("[A-Z_]+: ", str(error)):  # TensorStore's failures
+            raise
+        _remove_leftovers(fresh, seconds=0.0)
         raise OSError(f"The checkpoint could not be written to `{target}`: {error}. Nothing was changed.") from error
     if fresh != target:
         old = target.with_name(f"{fresh.name}.old")
@@ -90,6 +97,17 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
         target.rename(old)
         fresh.rename(target)
         shutil.rmtree(old)
+
+
+def _remove_leftovers(target: Path, seconds: float = 60.0) -> None:
+    """Remove what a `save` to this path left that was killed, if nobody has written to it for a time."""
+    is_ours = re.compile(rf"{re.escape(target.name)}({_ID}(\.old)?|({_ID})?\.orbax-checkpoint-tmp.*)").fullmatch
+    for x in target.parent.iterdir() if target.parent.is_dir() and jax.process_index() == 0 else ():
+        # `_folder` finds the old checkpoint where there is no other one.
+        if is_ours(x.name) and (target.exists() or not x.name.endswith(".old")):
+            with contextlib.suppress(OSError):  # another process removes it too
+                if time.time() - max(inside.stat().st_mtime for inside in (x, *x.rglob("*"))) >= seconds:
+                    shutil.rmtree(x)
 
 
 def _as_array(x: Any) -> Any:
@@ -229,7 +247,7 @@ def _folder(path: Path) -> Path:
     """The folder with the arrays: the given one, or the one of the only item that an orbax manager saved."""
     if not path.is_dir():
         # Left by a `save` that was killed while replacing it. Other names are backups of the user.
-        is_ours = re.compile(re.escape(path.name) + r"\.[0-9a-f]{32}\.old").fullmatch
+        is_ours = re.compile(rf"{re.escape(path.name)}{_ID}\.old").fullmatch
         kept = [x for x in (path.parent.iterdir() if path.parent.is_dir() else ()) if is_ours(x.name)]
         if not kept:
             raise FileNotFoundError(f"There is no checkpoint at `{path}`.")
