@@ -267,6 +267,38 @@ def test_what_is_not_carried():
     assert report.fresh["inner.parts.scale_by_lion.mu.b"] == "the old states differ in `count`"
 
 
+def test_the_sum_of_another_decay_rate_is_of_the_same_average():
+    """Of one class as between two, so that a detour by an average changes nothing."""
+    slow, fast, average = mx.SGD(0.1, momentum=0.99), mx.SGD(0.1, momentum=0.9), mx.QHM(0.1, momentum=0.9)
+    nesterov = mx.SGD(0.1, momentum=0.9, nesterov=True)
+    for new in (fast, nesterov):
+        direct, report = checkpoint.carry(new, PARAMS, slow, after(slow))
+        detour, _ = checkpoint.carry(average, PARAMS, slow, after(slow))
+        detour, _ = checkpoint.carry(new, PARAMS, average, detour)
+        chex.assert_trees_all_close(direct.inner, detour.inner, rtol=1e-5)
+        np.testing.assert_allclose([*report.factors.values()], 0.1, rtol=1e-5)
+        np.testing.assert_allclose(direct.inner[0].trace["w"], 0.1 * after(slow).inner[0].trace["w"], rtol=1e-5)
+    old, new = mx.ScaleByAggMo((0.0, 0.9, 0.99)), mx.ScaleByAggMo((0.0, 0.5, 0.9))
+    state, report = checkpoint.carry(new, PARAMS, old, after(old))
+    factors = {name[-1]: x for name, x in report.factors.items()}
+    assert factors == {"1": pytest.approx(0.2, rel=1e-5), "2": pytest.approx(0.1, rel=1e-5)}
+    np.testing.assert_allclose(state.velocities["w"][2], 0.1 * after(old).velocities["w"][2], rtol=1e-5)
+    for decay in (1.0, jnp.asarray(1.0)):  # sums without decay, which are the same
+        rule = mx.Trace(decay)
+        chex.assert_trees_all_equal(checkpoint.carry(rule, PARAMS, rule, after(rule))[0], after(rule))
+        state = jax.jit(lambda x: checkpoint.carry(mx.Trace(x), PARAMS, mx.Trace(x), after(mx.Trace(x)))[0])(decay)
+        chex.assert_trees_all_close(state, after(rule))
+    _, report = checkpoint.carry(mx.Trace(0.9), PARAMS, mx.Trace(1.0), after(mx.Trace(1.0)))
+    assert not report.carried
+
+
+def test_the_average_of_a_filter_is_no_momentum():
+    grokfast = mx.Chain(mx.GrokFast(), mx.SGD(0.1))
+    for old, new in ((grokfast, SGD), (SGD, grokfast), (mx.GrokFast(), mx.Ema(0.9))):
+        _, report = checkpoint.carry(new, PARAMS, old, after(old))
+        assert not [name for name in report.carried if not name.endswith("step")]
+
+
 def test_dtypes_are_those_of_the_new_optimizer():
     state, report = checkpoint.carry(mx.SGD(0.1, 0.75, accumulator_dtype=jnp.bfloat16), PARAMS, ADAM, after(ADAM))
     assert state.inner[0].trace["w"].dtype == jnp.bfloat16
@@ -385,7 +417,8 @@ def test_hyperparameters_in_a_state_are_those_of_the_new_optimizer():
     _, state = old.update(GRADS[0], state, PARAMS)
     new = mx.Injected(mx.SGD(0.01, momentum=0.9))
     carried, report = checkpoint.carry(new, PARAMS, old, state)
-    chex.assert_trees_all_close(mx.tree.get(carried, "trace"), GRADS[0])
+    trace = jax.tree.map(lambda g: 2 * g, GRADS[0])  # of the decay rate 0.9
+    chex.assert_trees_all_close(mx.tree.get(carried, "trace"), trace)
     assert float(carried.hyperparams["learning_rate"]) == np.float32(0.01)
     assert "hyperparameter" in report.fresh["hyperparameters.learning_rate"]
 

@@ -66,7 +66,7 @@ from ._transforms.eshampoo import EShampooState as EShampooState
 from ._transforms.focus import ScaleByFOCUSState as ScaleByFOCUSState
 from ._transforms.ftrl import ScaleByFTRLState as ScaleByFTRLState
 from ._transforms.galore import GaLoreState as GaLoreState
-from ._transforms.grokfast import GrokFastMAState as GrokFastMAState
+from ._transforms.grokfast import GrokFastMAState as GrokFastMAState, GrokFastState as GrokFastState
 from ._transforms.hessian_diagonal import HutchinsonState as HutchinsonState
 from ._transforms.kron import KronState as KronState
 from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState

@@ -11,7 +11,7 @@ from .._protocol.fields import Numbers, numbers
 from .._protocol.leafwise import AbstractLeafwise
 from .._support.arithmetic import zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState
+from .._support.module import AbstractState, like_params
 
 
 def as_betas(betas: Any) -> tuple[Any, ...]:
@@ -25,7 +25,7 @@ def as_betas(betas: Any) -> tuple[Any, ...]:
 class ScaleByAggMoState(AbstractState):
     """State of `ScaleByAggMo`: for each parameter, a list of momenta."""
 
-    velocities: PyTree
+    velocities: PyTree = like_params(moment=lambda rule: tuple(1 - beta for beta in rule.betas))
 
 
 class ScaleByAggMo(AbstractLeafwise[ScaleByAggMoState]):

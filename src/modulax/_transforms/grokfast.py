@@ -17,10 +17,16 @@ from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.placement import typed_like
 from .._support.types import Count, Shared
-from .momentum import EmaState
 
 
-class GrokFast(AbstractLeafwise[EmaState]):
+class GrokFastState(AbstractState):
+    """State of `GrokFast`: step count, and the average of the gradients."""
+
+    ema: PyTree = like_params()
+    count: Shared[Count] = counter()
+
+
+class GrokFast(AbstractLeafwise[GrokFastState]):
     r"""Amplifies the slow part of the gradients, their exponential moving average: GrokFast-EMA.
 
     $$
@@ -51,7 +57,7 @@ class GrokFast(AbstractLeafwise[EmaState]):
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def init_leaf(self, p):
-        return EmaState(ema=zeros_in(p, self.accumulator_dtype))
+        return GrokFastState(ema=zeros_in(p, self.accumulator_dtype))
 
     def prepare(self, count):
         return jnp.where(count == 0, 0, self.alpha)  # the average starts at the first gradient
@@ -59,7 +65,7 @@ class GrokFast(AbstractLeafwise[EmaState]):
     def update_leaf(self, now, g, s, p):
         del p
         m = moment(now, s.ema, g)
-        return self.lamb * m + g, EmaState(ema=m)
+        return self.lamb * m + g, GrokFastState(ema=m)
 
 
 class GrokFastMAState(AbstractState):

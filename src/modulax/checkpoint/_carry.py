@@ -73,7 +73,7 @@ def carry(
     classes too: the average of the gradients that Adam keeps, $m_t = (1 - \beta) \sum_k \beta^{t-k} g_k$, becomes the
     sum $v_t = \sum_k \mu^{t-k} g_k$ of SGD by $v = m / (1 - \mu)$, and the sum becomes the average of Lion or Muon by
     $m = (1 - \mu) v$. With equal decay rates this is the momentum that the new optimizer would have after the same
-    gradients.
+    gradients. Between two sums with other decay rates, also of one class, the average is what stays the same.
 
     What belongs together is carried together or begins fresh: the moments of a parameter, and a step count with the
     moments of all parameters that it counts the steps of. So if the new Adam has a parameter that the old one lacked,
@@ -219,7 +219,7 @@ def _same(unit: Names, part: StatePart, alike: Sequence[StatePart], peers: Seque
     old, new = source.units[unit], part.units[unit]
     if shapes_of(old) != shapes_of(new):
         return "the old state has it in another shape"
-    factors = {key: source.factor_for(part, key[0]) for key in new}
+    factors = {key: source.factor_for(part, key) for key in new}
     if any(factor is None for factor in factors.values()):
         return _in_another_form(part, source)
     return _Unit(source, {key: Found((*source.where, *key), old[key], factors[key]) for key in new})
@@ -247,7 +247,7 @@ def _moment(unit: Names, part: StatePart, sources: Sequence[StatePart]) -> _Unit
     if len(found) != 1:
         return f"{len(found)} old states have a momentum of the same inputs"
     ((source, old),) = found
-    factor = quotient(source.weight, part.weight)
+    factor = quotient(source.weight(old), part.weight(names))
     if factor is None:
         return "a sum without decay has no average"
     return _Unit(source, {names: Found((*source.where, *old), source.units[unit][old], factor)})

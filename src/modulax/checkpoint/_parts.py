@@ -73,11 +73,11 @@ class StatePart:
         """Equal for two states of which one can go on from the other, unless they hold something in another form."""
         return type(self.transform), type(self.state), self.inputs, self.is_auxiliary
 
-    @property
-    def weight(self) -> Any:
-        """The number that makes the declared moment of the state an average of the inputs."""
+    def weight(self, key: Names) -> Any:
+        """The number that makes a declared moment of the state an average of the inputs, or one of several."""
         declared = self._moment[1]
-        return declared(self.transform) if callable(declared) else declared
+        found = declared(self.transform) if callable(declared) else declared
+        return found[int(key[-1])] if isinstance(found, tuple) else found
 
     @functools.cached_property
     def _moment(self) -> tuple[str, Any]:
@@ -91,9 +91,11 @@ class StatePart:
         forms = ((field.name, field.metadata) for field in dataclasses.fields(self.state))
         return next((x for x, declared in forms if self._differs(part, declared) and not declared.get("scale")), None)
 
-    def factor_for(self, part: "StatePart", name: str) -> Any:
-        """By what a field is multiplied for a part of the same kind; None if it becomes nothing."""
-        declared = next(field.metadata for field in dataclasses.fields(self.state) if field.name == name)
+    def factor_for(self, part: "StatePart", key: Names) -> Any:
+        """By what an array is multiplied for a part of the same kind; None if it becomes nothing."""
+        declared = next(field.metadata for field in dataclasses.fields(self.state) if field.name == key[0])
+        if key[0] == self._moment[0]:
+            return quotient(self.weight(key), part.weight(key))
         if not self._differs(part, declared):
             return 1.0
         return quotient(*(declared["scale"](x.transform, self.state) for x in (self, part)))
@@ -161,11 +163,11 @@ class StatePart:
 
 
 def quotient(x: Any, y: Any) -> Any:
-    """The factor between two sums, from the numbers that make them equal; None if one of them is zero."""
+    """The factor between two sums, from the numbers that make them equal; None if only one of them is zero."""
     if isinstance(x, Tracer) or isinstance(y, Tracer):
         is_zero = jnp.equal(y, 0)
-        return jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y))
-    return float(x) / float(y) if x and y else None
+        return jnp.where(jnp.equal(x, y), 1, jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y)))
+    return 1.0 if x == y else float(x) / float(y) if x and y else None
 
 
 def shapes_of(arrays: Mapping[Names, Any]) -> dict[Names, tuple[int, ...]]:
