@@ -254,7 +254,7 @@ def test_factors_are_divided_over_devices(in_rounds: bool, monkeypatch: pytest.M
     kinds = mx.by_path({"vector": None, "*": mx.MuonDimensionNumbers(-2, -1)})
     every: Any = {"precondition_frequency": 1, "eps": 1.0, "weight_dimension_numbers": kinds}
     transforms = {
-        "KLShampoo": mx.ScaleByShampoo(b2=0.9, block_size=8, kl=True, **every),
+        "KLShampoo": mx.ScaleByShampoo(b2=0.9, block_size=8, kl=True, grafting=mx.Ema(0.9), **every),
         "EShampoo": mx.ScaleByEShampoo(block_size=8, **every),
         "SOAP": mx.ScaleBySOAP(max_precond_dim=8, **every),
     }

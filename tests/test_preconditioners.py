@@ -70,6 +70,17 @@ def test_blocks_of_eshampoo_are_trained_like_matrices_of_their_own():
             np.testing.assert_allclose(found["whole"][:, r, c], found[f"{i}{j}"], rtol=1e-4, atol=1e-5)
 
 
+def test_each_matrix_in_an_array_is_grafted_on_its_own():
+    """Blocks of a long matrix are in the released trajectories; these are layers of a stack, and parts of a vector."""
+    rule = mx.ScaleByShampoo(b2=0.9, eps=1e-2, block_size=4, grafting=mx.ScaleByRMS())
+    rng = np.random.default_rng(0)
+    whole = {"layers": {"w": rng.normal(size=(3, 4, 2)) ** 3}, "v": rng.normal(size=8) ** 3}
+    parts = {**{f"w{i}": whole["layers"]["w"][i] for i in range(3)}, "a": whole["v"][:4], "b": whole["v"][4:]}
+    found, apart = (rule.update(tree, rule.init(tree))[0] for tree in jax.tree.map(jnp.float32, (whole, parts)))
+    np.testing.assert_allclose(found["layers"]["w"], jnp.stack([apart[f"w{i}"] for i in range(3)]), rtol=1e-5)
+    np.testing.assert_allclose(found["v"], jnp.concatenate([apart["a"], apart["b"]]), rtol=1e-5)
+
+
 def test_rounding_errors_of_a_projection_are_not_divided_by_others():
     """The first update of Adam has entries of at most one, in whatever basis."""
     rng = np.random.default_rng(0)

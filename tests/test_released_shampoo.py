@@ -47,6 +47,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "Shampoo/all": lambda: mx.Shampoo(0.1, 0.8, 0.95, 0.7, 1e-4, 0.1, 3, 5, 1000, grafting=FilteredAdam()),
     "Shampoo/blocks": lambda: mx.Shampoo(0.1, 0.9, 0.95, eps=1e-2, block_size=3),
     "Shampoo/graft_sgd": lambda: mx.Shampoo(0.05, 0.9, 0.95, eps=1e-6, grafting=mx.Ema(0.9)),
+    "Shampoo/graft_blocks": lambda: mx.Shampoo(0.05, 0.9, 0.95, eps=1e-2, block_size=3, grafting=mx.Ema(0.9)),
+    "Shampoo/graft_blocks_all": lambda: mx.Shampoo(0.1, 0.8, 0.95, 0.7, 1e-4, 0.1, 3, 5, 2, grafting=FilteredAdam()),
     "Shampoo/merged": lambda: mx.Shampoo(0.1, 0.9, 0.95, eps=1e-2, weight_dimension_numbers=mx.by_path({"*": None})),
     "KLShampoo/default": lambda: mx.KLShampoo(0.1, eps=1e-4),
     "KLShampoo/all": lambda: mx.Chain(

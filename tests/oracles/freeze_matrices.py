@@ -231,6 +231,10 @@ def shampoo() -> None:
         ),
         newton=case(shampoo(amortized_computation_config=newton), lr=0.1, betas=(0.9, 0.95), epsilon=1e-2),
         graft_sgd=case(shampoo(), lr=0.05, betas=(0.9, 0.95), epsilon=1e-6, grafting_config=sgd()),
+        graft_blocks=case(
+            shampoo(), lr=0.05, betas=(0.9, 0.95), epsilon=1e-2, max_preconditioner_dim=3, grafting_config=sgd()
+        ),
+        graft_blocks_all=case(shampoo(), **grafted, max_preconditioner_dim=2),
         graft_adagrad=case(shampoo(), lr=0.1, epsilon=1e-6, grafting_config=adagrad(epsilon=1e-3)),
         graft_rmsprop=case(
             shampoo(), lr=0.05, betas=(0.9, 0.9), epsilon=1e-6, weight_decay=0.1, weight_decay_type=decay.L2,

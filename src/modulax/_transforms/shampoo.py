@@ -119,8 +119,10 @@ class ScaleByShampoo(AbstractContainer):
     factor alone, with the root $-1/2$. A matrix with a longer side than `block_size` is divided into blocks, each of
     which has its own factors.
 
-    With a `grafting`, each update has the norm of the update of that transform, such as `ScaleByAdam()`, which gets the
-    same gradients.
+    With a `grafting`, each block of an update has the norm of that block of the update of that transform, which gets
+    the same gradients. For Distributed Shampoo's `SGDPreconditionerConfig`, write `Ema(b1)`; for its
+    `AdamPreconditionerConfig(beta2, epsilon)`, without `b3`, `ScaleByAdam(b1, beta2, epsilon)`. Its AdaGrad and its
+    RMSprop divide the momentum by the root of their second moment, for which there is no class.
 
     With `kl`, $L$ is the average of $g_t R^{-1/2} g_t^\top$, and $R$ that of $g_t^\top L^{-1/2} g_t$, with the roots
     that were computed last: the fixed point that minimizes a Kullback-Leibler divergence (KL-Shampoo).
@@ -199,10 +201,11 @@ class ScaleByShampoo(AbstractContainer):
             after = rule.with_roots(matrices, rule.gathered(matrices, leaves, before))
             pairs = [(g, s.mu) for g, s in zip(leaves, before, strict=True)]
             filtered = map_leaves(lambda _, *pair: momentum(now, rule.t, *pair), None, pairs)
-            found = leaf_by_leaf(rule.directions, matrices, filtered, [(s.left_root, s.right_root) for s in after])
-            norms = [None] * len(found) if grafted is None else jtu.tree_leaves(grafted)
+            others = [None] * len(leaves) if grafted is None else jtu.tree_leaves(grafted)
+            roots = [(s.left_root, s.right_root) for s in after]
+            found = leaf_by_leaf(rule.directions, matrices, filtered, others, roots)
             has_roots = state.has_roots | rule.is_due
-            out = map_leaves(_grafted, has_roots, list(zip(found, filtered, norms, leaves, strict=True)))
+            out = map_leaves(_started, has_roots, list(zip(found, filtered, others, leaves, strict=True)))
         numbers = {"count": count, "has_roots": has_roots}
         new = ShampooState(*by_field(after, rebuild), **numbers, grafting_state=state.grafting_state)
         return treedef.unflatten(out), grafted, new
@@ -232,12 +235,9 @@ def first_due(now: Any) -> Any:
     return jnp.round(now.precondition_frequency).astype(jnp.int32) if now.start is None else now.start
 
 
-def _grafted(has_roots: Array, u: Array, x: Array, other: Array | None, g: Array) -> Array:
-    """The direction with the norm of another one; until the first roots, this one alone."""
-    if other is None:
-        return jnp.where(has_roots, u, x).astype(g.dtype)
-    other = other.astype(u.dtype)
-    return jnp.where(has_roots, safe_norm(other, 0.0) / (safe_norm(u, 0.0) + _TINY) * u, other).astype(g.dtype)
+def _started(has_roots: Array, u: Array, x: Array, other: Array | None, g: Array) -> Array:
+    """The direction; until the first roots, that of the grafting, or the momentum."""
+    return jnp.where(has_roots, u, x if other is None else other.astype(u.dtype)).astype(g.dtype)
 
 
 def bias_of(decay: Array, t: Array) -> Array:
@@ -346,13 +346,24 @@ class _Rule(NamedTuple):
         return of_all(x, scalar_like(exponents, x), scalar_like(sides, x))
 
     def directions(
-        self, matrices: list[Matrix | None], leaves: list[Array], roots: list[tuple[Array, Array | None]]
+        self,
+        matrices: list[Matrix | None],
+        leaves: list[Array],
+        others: list[Array | None],
+        roots: list[tuple[Array, Array | None]],
     ) -> list[Array]:
-        """The momentum of each leaf between the roots."""
-        rows = zip(matrices, leaves, roots, strict=True)
-        given = [Leaf(None, Layout(matrix, self.now.block_size), (x,), pair) for matrix, x, pair in rows]
+        """The momentum of each leaf between the roots, in each block with the norm of another direction, if given."""
+        given = [
+            Leaf(None, Layout(matrix, self.now.block_size), (x,) if y is None else (x, in_dtype(y, x.dtype)), pair)
+            for matrix, x, y, pair in zip(matrices, leaves, others, roots, strict=True)
+        ]
         return [u for (u,) in on_blocks(_between, given)]
 
 
-def _between(_: None, x: Array, left: Array | None, right: Array | None) -> tuple[Array]:
-    return (applied(applied(x, left, "left"), right, "right"),)
+def _between(_: None, x: Array, *given: Any) -> tuple[Array]:
+    *others, left, right = given
+    u = applied(applied(x, left, "left"), right, "right")
+    for other in others:
+        lengths = [safe_norm(y, 0.0, axis=(-2, -1), keepdims=True) for y in (other, u)]
+        u = lengths[0] / (lengths[1] + _TINY) * u
+    return (u,)
