@@ -352,6 +352,13 @@ def test_the_larger_side_loses_something():
     assert not np.allclose(found, points(mx.SGD(ETA), start((4, 6)), gradients((4, 6))), rtol=1e-2)
 
 
+def test_weights_of_galore_decay_after_the_step():
+    for follow, wanted in (("paper", 0.9 * (2 - 0.1)), ("optax", 0.9 * 2 - 0.1)):
+        galore = mx.GaLore(0.1, base_optimizer=mx.Identity(), weight_decay=1.0, follow=follow)
+        (found,) = points(galore, np.full(3, 2.0), np.ones((1, 3)))
+        np.testing.assert_allclose(found, wanted)
+
+
 def test_an_update_has_the_rank():
     u, _ = (t := mx.ScaleByGaLore(2)).update(jnp.asarray(start((6, 9))), t.init(jnp.ones((6, 9))))
     np.testing.assert_array_less(np.linalg.svd(u, compute_uv=False)[2:], 1e-12)

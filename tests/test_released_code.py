@@ -176,13 +176,8 @@ GROUPS: dict[str, dict[str, Case]] = {
         ),
         "GaLore/default": Case(lambda: mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=0.0))),
         "GaLore/all": Case(lambda: mx.GaLore(0.1, 1, 7, 0.25, mx.ScaleByAdam(0.0, 0.95, 0.0))),
-        # Its AdamW decays the parameters after the step, at the rate of 0.05 * 0.1.
         "GaLore/eps_and_decay": Case(
-            lambda: mx.Chain(
-                mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=1e-6, corrected_eps=False)),
-                mx.Scale(1 - 0.005),
-                mx.AddDecayedWeights(-0.005),
-            )
+            lambda: mx.GaLore(0.05, 1, base_optimizer=mx.ScaleByAdam(eps=1e-6, corrected_eps=False), weight_decay=0.1)
         ),
     },
     "spikes": {

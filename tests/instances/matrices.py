@@ -429,6 +429,14 @@ DIFFERENCES: tuple[Difference, ...] = (
         "https://arxiv.org/abs/2403.03507, algorithm 2",
     ),
     Difference(
+        "GaLore(weight_decay=...)",
+        'the weights decay after the step; before it with `follow="optax"`',
+        "the weights decay before the step",
+        "the authors' code does so",
+        "test_equations_matrices.py::test_weights_of_galore_decay_after_the_step",
+        "https://github.com/jiaweizzhao/GaLore",
+    ),
+    Difference(
         "DifferentiallyPrivateAggregate, DPSGD",
         "`key` is required",
         "the default key is 0, with a warning",

@@ -13,6 +13,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import WHOLE
 from .._support.types import Follow
+from .._transforms.decayed_step import DecayedStep
 from .._transforms.galore import GaLoreDimensionNumbers, ScaleByGaLore, adam_unless_given
 from .._transforms.matrices import matrices_as
 from .._transforms.regularization import AddDecayedWeights
@@ -29,14 +30,16 @@ class GaLore(AbstractOptimizer):
     R_t &= P_t^\top g_t \\
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) R_t, \qquad \hat m_t = m_t / (1 - \beta_1^{t+1}) \\
     v_t &= \beta_2 v_{t-1} + (1 - \beta_2) |R_t|^2, \qquad \hat v_t = v_t / (1 - \beta_2^{t+1}) \\
-    w_{t+1} &= w_t - \eta \left( \alpha\, P_t\, \frac{\hat m_t}{\sqrt{\hat v_t} + \varepsilon} + \lambda w_t \right)
+    w_{t+1} &= (1 - \eta \lambda) \left( w_t - \eta \alpha\, P_t\, \frac{\hat m_t}{\sqrt{\hat v_t} + \varepsilon}
+        \right)
     \end{aligned}
     $$
 
     with $g_t$ the gradient at $w_t$ and $t = 0, 1, \dots$, for a matrix with at most as many rows as columns. If there
     are more rows, the columns are projected in the same way. Parameters that aren't matrices are trained by Adam
     without projection, and without $\alpha$. The lines of $m_t$ and $v_t$ are the default `base_optimizer`; another one
-    replaces them.
+    replaces them. The weights decay after the step, as in the authors' code; with `follow="optax"`, before it, as in
+    AdamW.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -48,7 +51,8 @@ class GaLore(AbstractOptimizer):
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default their roles tell.
-        follow: which side is projected: the smaller one, `"paper"`, or the larger one, `"optax"`.
+        follow: which side is projected, and when the weights decay: the smaller one, and after the step, `"paper"`; or
+            the larger one, and before it, `"optax"`.
         method: how the projectors are found, `"svd"` or `"range"`, as in `ScaleByGaLore`: `"range"` compiles on
             a TPU in a fraction of the time, and may train worse.
 
@@ -70,16 +74,16 @@ class GaLore(AbstractOptimizer):
     method: Literal["svd", "range"] = choice(("svd", "range"), "svd")
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByGaLore(
-                self.rank,
-                self.update_proj_gap,
-                self.scale,
-                self.base_optimizer,
-                self.weight_dimension_numbers,
-                follow=self.follow,
-                method=self.method,
-            ),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
+        direction = ScaleByGaLore(
+            self.rank,
+            self.update_proj_gap,
+            self.scale,
+            self.base_optimizer,
+            self.weight_dimension_numbers,
+            follow=self.follow,
+            method=self.method,
         )
+        if self.follow == "optax":
+            decay = AddDecayedWeights(self.weight_decay, self.mask)
+            return Chain(direction, decay, ScaleByLearningRate(self.learning_rate))
+        return Chain(direction, DecayedStep(self.learning_rate, self.weight_decay, self.mask, after=True))
