@@ -286,6 +286,17 @@ def test_as_in_the_released_code(group: str, monkeypatch: pytest.MonkeyPatch):
     assert {name: distance for name, distance in found.items() if not distance <= 1e-10} == {}
 
 
+def test_the_factors_of_kron_are_balanced(monkeypatch: pytest.MonkeyPatch):
+    """Their largest entries become equal and their product stays, so that no trajectory shows it."""
+    monkeypatch.setattr(mx.ScaleByKron, "_drawn", lambda self, state, like: (state.count == 0, like))
+    kron, w = mx.ScaleByKron(precond_lr=0.0), {"w": jnp.asarray(START["w1"])}
+    for count, wanted in ((0, (4.0, 4.0)), (1, (8.0, 2.0))):
+        factors = (8 * jnp.eye(5), 2 * jnp.eye(4), jnp.asarray(count))
+        state = eqx.tree_at(lambda s: (s.left["w"], s.right["w"], s.count), kron.init(w), factors)
+        _, new = kron.update(w, state)
+        np.testing.assert_allclose([jnp.max(new.left["w"]), jnp.max(new.right["w"])], wanted)
+
+
 @pytest.mark.parametrize(
     "preset, table, factor",
     [
