@@ -481,11 +481,11 @@ def test_kernels_of_flax_with_three_axes():
 
 def test_what_may_be_matrices_and_is_left_to_adamw():
     tree = shapes({"key_proj": {"kernel": (8, 4, 2)}, "pos_embed": (2, 5, 4), "w": (2, 1, 4)})
-    remedy = r'AdamW trains `key_proj.kernel`: .*`Muon\(roles={"key_proj.kernel": Hidden\(fan_in=1, fan_out=2\)}\)`'
+    remedy = r'AdamW trains `key_proj.kernel`: .*`Muon\(roles={"key_proj.kernel": Hidden\(fan_in=-2, fan_out=-1\)}\)`'
     with pytest.warns(UserWarning, match=remedy) as found:
         MUON.init(tree)
     assert len(found) == 1 == len(mx.check(MUON, tree))
-    for role, group in ((mx.Hidden(fan_in=1, fan_out=2), "muon"), (mx.Other(), "adam")):
+    for role, group in ((mx.Hidden(fan_in=-2, fan_out=-1), "muon"), (mx.Other(), "adam")):
         optimizer = MUON.replace(roles={"key_proj.kernel": role})
         optimizer.init(tree)
         assert groups_of(optimizer, tree)["key_proj.kernel"] == group

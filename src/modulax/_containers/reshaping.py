@@ -203,11 +203,10 @@ class Flatten(AbstractReshaping):
     def check(self) -> None:
         counts_axes = any(getattr(x, "follow", "") == "optax" for x in everything_in(self.inner))
         for labels in read_by_role(self.inner):
-            first, by = "Flatten(AdamW(...))", repr(labels)
-            if isinstance(labels, AbstractRoles):
-                if counts_axes:
-                    continue
-                first, by = f"{type(self.inner).__name__}(...)", "by_role({Matrix: True})"
+            is_mask = not isinstance(labels, AbstractRoles)
+            if counts_axes and not is_mask:
+                continue
+            first, by = ("Flatten(AdamW(...))", labels) if is_mask else ("Muon(...)", "by_role({Matrix: True})")
             raise ValueError(
                 f"`Flatten` joins arrays in vectors, in which biases can't be told from matrices by their roles. Put "
                 f"it around one kind of them: `Partition({{True: {first}, False: Flatten(Adam(...))}}, {by})`."

@@ -67,10 +67,9 @@ def mistakes_beside_adamw(optimizer: Any, matrices: AbstractLabels, tree: Params
     warnings = names_that_deny(optimizer, matrices, tree)
     name = type(optimizer).__name__
     if found := without_role(matrices, tree):
-        path, ndim = found[0]
         warnings.append(
-            f"AdamW trains {listing([path for path, _ in found])}: what their axes mean isn't known. If they are "
-            f'matrices, `{name}(roles={{"{path}": Hidden(fan_in={ndim - 2}, fan_out={ndim - 1})}})`; if not, `Other()`.'
+            f"AdamW trains {listing(found)}: what the axes mean isn't known. If these are matrices, give their roles, "
+            f'`{name}(roles={{"{found[0]}": Hidden(fan_in=-2, fan_out=-1)}})`; else `Other()`.'
         )
     # With `consistent_rms`, the matrices have steps like those of AdamW.
     suits = optimizer.adam_learning_rate is not None or optimizer.consistent_rms is not None

@@ -75,23 +75,7 @@ class Shampoo(AbstractOptimizer):
     preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None, kw_only=True)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByShampoo(
-                self.b1,
-                self.b2,
-                self.b3,
-                self.eps,
-                self.precondition_frequency,
-                self.start,
-                self.block_size,
-                self.exponent,
-                self.grafting,
-                self.weight_dimension_numbers,
-                preconditioner_dtype=self.preconditioner_dtype,
-            ),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return _transform(self, self.b3)
 
 
 class KLShampoo(AbstractOptimizer):
@@ -146,18 +130,22 @@ class KLShampoo(AbstractOptimizer):
     preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None, kw_only=True)
 
     def transform(self) -> Chain:
-        rule = ScaleByShampoo(
-            self.b1,
-            self.b2,
-            eps=self.eps,
-            precondition_frequency=self.precondition_frequency,
-            start=self.start,
-            block_size=self.block_size,
-            exponent=self.exponent,
-            grafting=self.grafting,
-            weight_dimension_numbers=self.weight_dimension_numbers,
-            kl=True,
-            preconditioner_dtype=self.preconditioner_dtype,
-        )
-        decay = AddDecayedWeights(self.weight_decay, self.mask)
-        return Chain(rule, decay, ScaleByLearningRate(self.learning_rate))
+        return _transform(self, None, kl=True)
+
+
+def _transform(of: Shampoo | KLShampoo, b3: Any, *, kl: bool = False) -> Chain:
+    rule = ScaleByShampoo(
+        of.b1,
+        of.b2,
+        b3,
+        of.eps,
+        of.precondition_frequency,
+        of.start,
+        of.block_size,
+        of.exponent,
+        of.grafting,
+        of.weight_dimension_numbers,
+        kl=kl,
+        preconditioner_dtype=of.preconditioner_dtype,
+    )
+    return Chain(rule, AddDecayedWeights(of.weight_decay, of.mask), ScaleByLearningRate(of.learning_rate))

@@ -222,18 +222,17 @@ def mistaken_for_matrices(specified: AbstractLabels, tree: PyTree) -> list[tuple
     return [(path, name) for path, name in found if name]
 
 
-def without_role(specified: AbstractLabels, tree: PyTree) -> list[tuple[str, int]]:
-    """Return the paths of arrays that may be several matrices, and of which nothing is known, with their axes."""
-    known = named_leaves(tree, with_none=True)
-    is_whole = all(x is not None for _, x in known)  # else a bias may be absent that would tell
-    rows = zip([x for x in known if x[1] is not None], specified.labels(tree), strict=True)
+def without_role(specified: AbstractLabels, tree: PyTree) -> list[str]:
+    """Return the paths of the arrays that may be several matrices, and of which nothing is known."""
+    leaves = named_leaves(tree)
+    # Where leaves are absent, one of them may be the bias that tells.
+    is_whole = len(leaves) == len(leaf_paths(tree, with_none=True))
     return [
-        (".".join(names), x.ndim)
-        for (names, x), role in rows
-        if isinstance(role, AbstractRole)
-        and not (role.kind or role.is_known or role.is_vector or looks_like_another(names))
-        and sum(n > 1 for n in x.shape) > 2
-        and (is_whole or names[-1] not in ("kernel", "w"))
+        ".".join(names)
+        for (names, x), role in zip(leaves, specified.labels(tree), strict=True)
+        if isinstance(role, AbstractRole) and not (role.kind or role.is_known or role.is_vector)
+        if sum(n > 1 for n in x.shape) > 2 and not looks_like_another(names)
+        if is_whole or names[-1] not in ("kernel", "w")
     ]
 
 
