@@ -81,6 +81,17 @@ def test_each_matrix_in_an_array_is_grafted_on_its_own():
     np.testing.assert_allclose(found["v"], jnp.concatenate([apart["a"], apart["b"]]), rtol=1e-5)
 
 
+def test_roots_of_too_few_gradients():
+    """Of as many as a vector has entries, or the product of two sides of a block covers the longer one."""
+    rare, tree = mx.Shampoo(0.1, precondition_frequency=10), {"b": jnp.zeros(12), "w": jnp.zeros((8, 4))}
+    for optimizer, path, start in ((rare, "b", 12), (mx.KLShampoo(0.1, precondition_frequency=2, start=1), "w", 2)):
+        few = {path: tree[path]}
+        with pytest.warns(UserWarning, match=rf"`{path}` needs.*`grafting=ScaleByAdam\(\)`, or `start={start}`"):
+            optimizer.init(few)
+        for fine in ({"start": start}, {"grafting": mx.ScaleByAdam()}, {"eps": 1e-3}, {"precondition_frequency": 1}):
+            optimizer.replace(**fine).init(few)
+
+
 def test_rounding_errors_of_a_projection_are_not_divided_by_others():
     """The first update of Adam has entries of at most one, in whatever basis."""
     rng = np.random.default_rng(0)

@@ -43,7 +43,9 @@ class Shampoo(AbstractOptimizer):
         eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this. In float32, they are also at least
             $10^{-6}$ times the largest one, and $10^{-3}$ times with `exponent=0.5` for matrices.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
-        precondition_frequency: number of steps between two computations of the roots.
+        precondition_frequency: number of steps between two computations of the roots. With more than one, give a
+            `grafting`, or a `start` at which the factors of vectors have full rank: outside of the gradients before
+            it, the steps are hundreds of times too long until the next computation.
         start: the first step with roots; by default that number.
         block_size: the longest side of a block of a matrix that has factors of its own.
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
@@ -99,7 +101,9 @@ class KLShampoo(AbstractOptimizer):
         eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this. In float32, they are also at least
             $10^{-6}$ times the largest one, and $10^{-3}$ times with `exponent=0.5` for matrices.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
-        precondition_frequency: number of steps between two computations of the roots.
+        precondition_frequency: number of steps between two computations of the roots. With more than one, give a
+            `grafting`, or a `start` at which the factors of vectors have full rank: outside of the gradients before
+            it, the steps are hundreds of times too long until the next computation.
         start: the first step with roots; by default that number.
         block_size: the longest side of a block of a matrix that has factors of its own.
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.

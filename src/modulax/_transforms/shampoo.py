@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, DTypeLike, PyTree
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.masks import AbstractLabels
-from .._protocol.transform import AbstractTransform, Clock, EmptyState
+from .._protocol.small_steps import largest
+from .._protocol.transform import AbstractTransform, Clock, Effect, EmptyState
 from .._support.arithmetic import (
     at_least_float32,
     bias,
@@ -34,6 +35,7 @@ from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
 from ..numerics._norms import safe_norm
 from ..tree._leafmap import map_leaves
+from ..tree._paths import leaf_paths
 from .blocks import Layout, Leaf, gathered, leaf_by_leaf, on_blocks
 from .matrices import Matrix, matrices_as, matrices_of
 from .muon import MuonDimensionNumbers
@@ -52,6 +54,7 @@ from .spread import decomposed, tree_on_auto_axes
 
 T = TypeVar("T", bound=Any)  # a NamedTuple: what the state has of one leaf
 
+_TOO_SMALL = 1e-6  # for an `eps` that bounds the roots of a factor without full rank
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
 
 
@@ -134,7 +137,9 @@ class ScaleByShampoo(AbstractContainer):
             for the momentum itself.
         eps: $\varepsilon$, added to the diagonal; eigenvalues are at least this. In float32, they are also at least
             $10^{-6}$ times the largest one, and $10^{-3}$ times with `exponent=0.5` for matrices.
-        precondition_frequency: number $k$ of steps between two computations of the roots.
+        precondition_frequency: number $k$ of steps between two computations of the roots. With more than one, give a
+            `grafting`, or a `start` at which the factors of vectors have full rank: outside of the gradients before
+            it, the steps are hundreds of times too long until the next computation.
         start: the first step with roots; by default $k$.
         block_size: the longest side of a block.
         exponent: the exponent of each root; by default 1/4 for matrices, and 1/2 for vectors.
@@ -187,6 +192,23 @@ class ScaleByShampoo(AbstractContainer):
         own = dataclasses.replace(state, grafting_state=EmptyState())
         out, _, new = tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, grafted, own))
         return out, dataclasses.replace(new, grafting_state=grafting)
+
+    def _effect(self, tree: Params, state: State | None = None) -> Effect:
+        del state
+        every, eps = largest(self.precondition_frequency), largest(self.eps)
+        if self.grafting is not None or every is None or every <= 1 or eps is None or eps > _TOO_SMALL:
+            return Effect()
+        rows = zip(leaf_paths(tree), jtu.tree_leaves(tree), self._matrices(tree), strict=True)
+        lengths = {path: [n for _, n in Layout(m, self.block_size).sides(x.shape)] for path, x, m in rows if x.size}
+        needed = {path: math.ceil(max(sides) / min(sides)) for path, sides in lengths.items()}
+        if max(needed.values(), default=0) <= (every if self.start is None else self.start):
+            return Effect()
+        most = max(needed, key=needed.__getitem__)
+        return Effect(warnings=[
+            f"the first roots are those of fewer gradients than `{most}` needs for a factor of full rank. Until the "
+            f"next ones, steps in new directions are hundreds of times too long. Give `grafting=ScaleByAdam()`, or "
+            f"`start={needed[most]}`."
+        ])  # fmt: skip
 
     def _direction(
         self, updates: Updates, grafted: Updates | None, state: ShampooState
