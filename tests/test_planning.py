@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import modulax as mx
 from modulax import planning
+from modulax._protocol import step
 from modulax.planning import Plan
 from modulax.planning._chips import CHIPS, chip_of
 from modulax.planning._hlo import traffic
@@ -52,8 +53,7 @@ def test_the_figures_are_those_of_the_compiled_program(mesh: Mesh):
         jax.eval_shape(OPTIMIZER.init, trained),
         shardings,
     )
-    step = jax.jit(lambda p, s, g: OPTIMIZER.step(g, s, p), donate_argnums=(0, 1))
-    compiled = step.lower(params, state, trained).compile()
+    compiled = OPTIMIZER.jit_step().lower(trained, state, params).compile()
     memory, program = compiled.memory_analysis(), traffic(compiled.as_text() or "")
     assert memory is not None
     both = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -341,14 +341,27 @@ def test_the_tables():
     ],
 )
 def test_notes(changes: dict[str, Any], zero: Any, message: str):
-    assert list(notes(report(**changes), 2**26, zero, True)) == [message]
+    assert list(notes(report(**changes), 2**26, zero, True, [])) == [message]
+
+
+def test_a_step_that_returns_another_sharding(mesh: Mesh, monkeypatch: pytest.MonkeyPatch):
+    """Without what places the results of `step`, XLA divides the new parameters as their updates are."""
+    params = {"w": shape(64, 32), "b": shape(32), "three": shape(3)}
+    both = ("data", "model")
+    assert "other shardings" not in str(planning.plan(OPTIMIZER, params, mesh, zero=both))
+    monkeypatch.setattr(step, "placed_like", lambda new, old: new)
+    first = planning.plan(OPTIMIZER, params, mesh, zero=both).notes[0]
+    assert first.startswith("`b`, `w` come back with other shardings"), first
+    assert first.endswith("Give `jax.jit` those of the arguments: `out_shardings=(of_params, of_state)`.")
 
 
 def test_what_is_small_or_as_it_should_be_has_no_note():
     small = planning.StateField("count", 4, 4, 16, ("data",))
     reduced = planning.Communication("all-reduce", "ClipByGlobalNorm", 1, 4, 8.0)
-    assert not [*notes(report(state=(small,), collectives=(reduced,)), 2**26, None, True)]
-    assert not [*notes(report(temp_bytes=2**33, hbm_bytes=2**40), 2**26, None, False)], "a whole step has activations"
+    assert not [*notes(report(state=(small,), collectives=(reduced,)), 2**26, None, True, [])]
+    assert not [*notes(report(temp_bytes=2**33, hbm_bytes=2**40), 2**26, None, False, [])], (
+        "a whole step has activations"
+    )
 
 
 def test_units():

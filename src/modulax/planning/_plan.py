@@ -17,6 +17,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import brief
 from .._support.methods import explained
 from .._support.types import Params
+from ..tree._paths import leaf_paths
 from ._chips import Chip, chip_of
 from ._costs import bounds, bytes_by_transform, communications
 from ._hlo import traffic
@@ -162,20 +163,18 @@ def _report(
         state=fields,
         compile_seconds=seconds,
         notes=(),
-        **(_REFUSED if isinstance(compiled, str) else _work(compiled, mesh, chip)),
+        **({} if isinstance(compiled, str) else _work(compiled, mesh, chip)),
     )
-    return dataclasses.replace(result, notes=tuple(notes(result, sum(map(local_size, gradients)), zero, is_update)))
+    moved = [] if isinstance(compiled, str) else _moved(compiled, arrays, state)
+    found = notes(result, sum(map(local_size, gradients)), zero, is_update, moved)
+    return dataclasses.replace(result, notes=tuple(found))
 
 
-# What is unknown of a program that the compiler refused.
-_REFUSED: dict[str, Any] = {
-    "hbm_bytes": None,
-    "flops": None,
-    "seconds": None,
-    "bounds": {},
-    "collectives": (),
-    "transforms": {},
-}
+def _moved(compiled: Any, *trees: PyTree) -> list[str]:
+    """The paths of arguments in whose place the program returns an array with another sharding."""
+    paths, leaves = [path for tree in trees for path in leaf_paths(tree)], jtu.tree_leaves(trees)
+    after = zip(paths, leaves, jtu.tree_leaves(compiled.output_shardings), strict=True)
+    return [path for path, x, sharding in after if not sharding.is_equivalent_to(x.sharding, x.ndim)]
 
 
 def _work(compiled: Any, mesh: Mesh, chip: Chip | None) -> dict[str, Any]:

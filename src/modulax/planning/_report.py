@@ -53,7 +53,7 @@ class Communication:
     sent_bytes: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a step needs, of memory and time, on each device. `print` shows it as tables.
 
@@ -84,14 +84,14 @@ class Plan:
     temp_bytes: int | None
     peak_bytes: int
     memory_bytes: int | None
-    hbm_bytes: int | None
+    hbm_bytes: int | None = None
     ideal_bytes: int
-    flops: float | None
-    seconds: float | None
-    bounds: Mapping[str, float]
-    collectives: tuple[Communication, ...]
+    flops: float | None = None
+    seconds: float | None = None
+    bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    collectives: tuple[Communication, ...] = ()
     state: tuple[StateField, ...]
-    transforms: Mapping[str, int]
+    transforms: Mapping[str, int] = dataclasses.field(default_factory=dict)
     compile_seconds: float
     notes: tuple[str, ...]
 
