@@ -1,7 +1,8 @@
 """`Partition`: different transforms for different groups of parameters."""
 
+import functools
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import equinox as eqx
 from .._protocol.container import AbstractContainer, extra_for, required_part
 from .._protocol.leafwise import one_function_per_rule
 from .._protocol.masks import AbstractLabels, as_labels, merge, select
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, Part
 from .._roles.labels import with_roles_of
 from .._support.checks import brief, listing
 from .._support.module import AbstractState, nested
@@ -51,11 +52,7 @@ class Partition(AbstractContainer):
 
     _keeps_gradients: ClassVar[bool] = True
 
-    transforms: Mapping[Any, AbstractTransform] = required_part(
-        state="inner_states",
-        converter=OrderedDict,
-        receives=lambda partition, label, tree: partition.groups(tree)[label],
-    )
+    transforms: Mapping[Any, AbstractTransform] = required_part(state="inner_states", converter=OrderedDict)
     labels: Any = eqx.field(static=True, converter=as_labels)
     default: Hashable = eqx.field(static=True, default=None)
 
@@ -131,6 +128,22 @@ class Partition(AbstractContainer):
         if frozen is None:
             return group
         return merge(group, zeros_without(self.example_axes, select(group, frozen)), frozen)
+
+    def each_part(self, state: State | None = None) -> Iterator[Part]:
+        """Yield the transforms, which find the labels of a tree together.
+
+        Args:
+            state: the state of this container; if given, each part comes with its own state.
+        """
+        last: list[Any] = [None, {}]
+
+        def receives(label: Hashable, tree: Params) -> list[bool]:
+            if tree is not last[0]:
+                last[:] = tree, self.groups(tree)
+            return last[1][label]
+
+        for part in super().each_part(state):
+            yield part._replace(receives=functools.partial(receives, part.key))
 
     def groups(self, tree: Params) -> dict[Hashable, list[bool]]:
         """Return which leaves have each label, in JAX's order.

@@ -296,10 +296,11 @@ def check_parts(module: AbstractTransform) -> None:
 
 def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Params:
     """The evaluation parameters of a transform's parts; its schedules must be replaced by their current values."""
+    like = params  # of which `Partition` finds all labels together
     for part in transform.each_part(state):
         if part.auxiliary:
             continue
-        mask = None if part.receives is None else part.receives(params)
+        mask = None if part.receives is None else part.receives(like)
         if mask is None:
             params = part.transform.eval_params(part.state, params)
         else:
