@@ -393,6 +393,12 @@ def test_the_scale_is_found_at_any_depth():
 # --- Learning rates that are too small ---------------------------------------------------------------
 
 
+def test_init_compares_no_rate_whose_factor_is_traced():
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    states = jax.vmap(lambda c: mx.Chain(mx.Adam(1e-3), mx.Scale(c)).init(params))(jnp.array([0.5, 1.0]))
+    assert mx.tree.get(states, "mu.w").shape == (2, 3)
+
+
 def test_init_warns_of_a_learning_rate_below_the_resolution():
     p = mixed()
     message = r"`Chain.init`: a learning rate of 0.001 is too small for parameters in bfloat16, `b`: .* exceeds 0.5, "
