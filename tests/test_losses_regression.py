@@ -1,11 +1,14 @@
 """Losses of regression at the edges: zero vectors, long and short ones, small and large errors."""
 
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental import checkify
 
 from modulax import losses
 
@@ -71,6 +74,58 @@ def test_huber_is_half_a_square_and_then_straight():
     value, slope = jax.vmap(jax.value_and_grad(losses.huber_loss))(jnp.array([-3.0, -1.0, 0.0, 0.5, 2.0]))
     np.testing.assert_allclose(value, [2.5, 0.5, 0, 0.125, 1.5])
     np.testing.assert_allclose(slope, [-1, -1, 0, 0.5, 1])
+
+
+def test_huber_with_an_infinite_delta_is_half_a_square():
+    errors = jnp.array([-300.0, 0.0, 2.0])
+    value, slope = jax.vmap(jax.value_and_grad(lambda e: losses.huber_loss(e, delta=jnp.inf)))(errors)
+    np.testing.assert_array_equal(value, losses.l2_loss(errors))
+    with jax_defaults():
+        assert np.isnan(optax.huber_loss(errors, delta=np.inf)).all()
+    np.testing.assert_array_equal(slope, errors)
+
+
+def test_an_array_of_a_hyperparameter_never_widens_the_loss():
+    x = jnp.ones((3, 4))
+    assert losses.huber_loss(x, delta=jnp.ones((3, 1))).shape == x.shape
+    with pytest.raises(ValueError, match=r"`delta` to broadcast to the shape of `predictions`, \(3,\), got \(3, 1\)"):
+        losses.huber_loss(x[:, 0], delta=jnp.ones((3, 1)))
+    with pytest.raises(ValueError, match=r"`cosine_similarity` needs `epsilon` of shape \(\), a scalar, got \(4,\)"):
+        losses.cosine_similarity(jnp.eye(4), jnp.eye(4), epsilon=jnp.ones(4))
+
+
+_ROW, _PAIRS = jnp.array([1.0, -3.0]), jnp.array([0, 0])
+_TRIPLET, _REGION = (_ROW, _ROW, _ROW), jnp.ones((1, 2, 2))
+_WRONG = {
+    "huber_loss(delta=": lambda x: losses.huber_loss(_ROW, delta=x),
+    "smooth_labels(alpha=": lambda x: losses.smooth_labels(_ROW, 1 - x),
+    "sigmoid_focal_loss(alpha=": lambda x: losses.sigmoid_focal_loss(_ROW, _PAIRS, alpha=1 - x),
+    "sigmoid_focal_loss(gamma=": lambda x: losses.sigmoid_focal_loss(_ROW, _PAIRS, gamma=x),
+    "ntxent(temperature=": lambda x: losses.ntxent(jnp.eye(2), _PAIRS, x + 1),
+    "triplet_margin_loss(norm_degree=": lambda x: losses.triplet_margin_loss(*_TRIPLET, norm_degree=1 / (x + 1)),
+    "triplet_margin_loss(eps=": lambda x: losses.triplet_margin_loss(*_TRIPLET, eps=x),
+    "dice_loss(smooth=": lambda x: losses.dice_loss(_REGION, _REGION, smooth=x),
+    "dice_loss(beta=": lambda x: losses.dice_loss(_REGION, _REGION, beta=x),
+    "binary_dice_loss(smooth=": lambda x: losses.binary_dice_loss(_REGION, _REGION, smooth=x),
+    "cosine_distance(epsilon=": lambda x: losses.cosine_distance(_ROW, _ROW, epsilon=x),
+    "ctc_loss(log_epsilon=": lambda x: losses.ctc_loss(
+        jnp.ones((1, 2, 3)), jnp.zeros((1, 2)), jnp.ones((1, 1), int), jnp.zeros((1, 1)), log_epsilon=-x
+    ),
+}
+
+
+@pytest.mark.parametrize("call", _WRONG)
+def test_a_hyperparameter_out_of_its_range_is_refused(call: str):
+    wrong = np.float32(-1)
+    with np.errstate(divide="ignore"), pytest.raises(ValueError, match=re.escape(f"`{call}...)` must")):
+        _WRONG[call](wrong)
+
+
+def test_a_traced_hyperparameter_is_checked_under_checkify():
+    loss = jax.jit(lambda delta: losses.huber_loss(_ROW, delta=delta))
+    assert losses.huber_loss(_ROW, delta=jnp.asarray(1.0)).shape == loss(-1.0).shape
+    error, _ = checkify.checkify(loss)(-1.0)
+    assert "`huber_loss(delta=...)` must not be negative." in error.get()
 
 
 def test_integer_targets_and_python_numbers_do_not_change_the_dtype():

@@ -84,6 +84,20 @@ CASES = (
 
 FUNCTION_DIFFERENCES = (
     Difference(
+        "a hyperparameter out of its range, such as a negative `delta` of `huber_loss` or a `temperature` of 0",
+        "an error",
+        "a negative loss, or NaN",
+        "the loss is undefined",
+        "test_losses_regression.py::test_a_hyperparameter_out_of_its_range_is_refused",
+    ),
+    Difference(
+        "`huber_loss(delta=jnp.inf)`",
+        "half the square",
+        "NaN",
+        "the limit of the definition",
+        "test_losses_regression.py::test_huber_with_an_infinite_delta_is_half_a_square",
+    ),
+    Difference(
         "`cosine_similarity` of a zero vector",
         "zero, with zero derivatives",
         "NaN",

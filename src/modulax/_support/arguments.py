@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from .arithmetic import at_least_float32
+from .checks import Requirement
+from .value_checks import traced_check
 
 Axes: TypeAlias = int | tuple[int, ...] | None
 
@@ -44,14 +46,19 @@ def integral(owner: str, **arrays: ArrayLike) -> list[Array]:
     return [_of_kind(owner, name, x, "integers", "jnp.int32", jnp.integer) for name, x in arrays.items()]
 
 
-def real_arrays(owner: str, **arrays: ArrayLike) -> list[Array]:
+def real_arrays(owner: str, needs: Requirement | None = None, /, **arrays: ArrayLike) -> list[Array]:
     """Convert the arguments to arrays.
 
     Raises:
-        ValueError: if one holds complex numbers, or anything else but floats, integers or booleans.
+        ValueError: if one holds complex numbers, or anything else but floats, integers or booleans, or if it is a
+            number of Python or NumPy that doesn't meet the requirement; JAX arrays are checked under `checkify`.
     """
     kinds = jnp.floating, jnp.integer, jnp.bool_
-    return [_of_kind(owner, name, x, "real numbers", "jnp.float32", *kinds) for name, x in arrays.items()]
+    reals = {name: _of_kind(owner, name, x, "real numbers", "jnp.float32", *kinds) for name, x in arrays.items()}
+    if needs is None:
+        return list(reals.values())
+    met = {name: needs.is_met_by(known(arrays[name], x.dtype)) for name, x in reals.items()}
+    return [traced_check(x, met[name], f"`{owner}({name}=...)` {needs.words}.") for name, x in reals.items()]
 
 
 def _of_kind(owner: str, name: str, x: ArrayLike, words: str, example: str, *kinds: Any) -> Array:
@@ -65,13 +72,13 @@ def _of_kind(owner: str, name: str, x: ArrayLike, words: str, example: str, *kin
     return x
 
 
-def scalars(owner: str, dtype: Any, **arrays: ArrayLike) -> list[Array]:
+def scalars(owner: str, dtype: Any, needs: Requirement | None = None, /, **arrays: ArrayLike) -> list[Array]:
     """Convert the arguments to real scalars of this dtype.
 
     Raises:
-        ValueError: if one is not real, or is not a scalar.
+        ValueError: if one is not real, is not a scalar, or is known not to meet the requirement.
     """
-    numbers = real_arrays(owner, **arrays)
+    numbers = real_arrays(owner, needs, **arrays)
     for name, x in zip(arrays, numbers, strict=True):
         check_shape(owner, name, x, (), "a scalar")
     return [x.astype(dtype) for x in numbers]

@@ -5,7 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, promoted, real_arrays, scalars
+from .._support.checks import NON_NEGATIVE, POSITIVE, Requirement
 from ._shared import log_sum_exp, mean, unit
+
+_DEGREE = Requirement(lambda x: (x >= 1) & (x + 1 > x), "must be a finite number of at least 1")
 
 
 def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.07) -> Float[Array, ""]:
@@ -34,7 +37,7 @@ def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.
 
     Raises:
         ValueError: if `embeddings` is not a matrix of floats, `labels` is not real with one entry per row, or
-            `temperature` is not a real scalar.
+            `temperature` is not a positive scalar.
 
     References:
         Chen et al., [A Simple Framework for Contrastive Learning of Visual
@@ -47,7 +50,7 @@ def ntxent(embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.
         raise ValueError(f"`{owner}` needs `embeddings` of shape (batch, features), got {embeddings.shape}.")
     check_shape(owner, "labels", labels, embeddings.shape[:1], "one for every row of `embeddings`")
     dtype, (x,) = promoted(embeddings)
-    (temperature,) = scalars(owner, x.dtype, temperature=temperature)
+    (temperature,) = scalars(owner, x.dtype, POSITIVE, temperature=temperature)
     x = unit(x, (1,))
     similarities = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST) / temperature
     belong = labels[:, None] == labels[None, :]
@@ -79,14 +82,14 @@ def triplet_margin_loss(
         axis: axis or axes of the vectors; None means all axes.
         norm_degree: $r \ge 1$, the degree of the norm: 2 for Euclidean distances, 1 for sums of absolute differences.
         margin: $m$, how much nearer the positive should be.
-        eps: $\varepsilon$, which keeps the distance smooth where two vectors coincide.
+        eps: $\varepsilon \ge 0$, which keeps the distance smooth where two vectors coincide.
 
     Returns:
         One loss per anchor, in the dtype that anchors, positives and negatives promote to.
 
     Raises:
         ValueError: if the vectors are not floats of the same shape, `axis` is out of bounds, or one of `norm_degree`,
-            `margin` and `eps` is not a real scalar.
+            `margin` and `eps` is not a real scalar or out of its range.
 
     References:
         Balntas et al., [Learning Local Feature Descriptors with Triplets and Shallow Convolutional Neural
@@ -97,7 +100,9 @@ def triplet_margin_loss(
     check_one_shape(owner, anchors=anchors, positives=positives, negatives=negatives)
     axes = axes_of(owner, axis, "anchors", anchors)
     dtype, (a, p, n) = promoted(anchors, positives, negatives)
-    degree, margin, eps = scalars(owner, a.dtype, norm_degree=norm_degree, margin=margin, eps=eps)
+    (degree,) = scalars(owner, a.dtype, _DEGREE, norm_degree=norm_degree)
+    (eps,) = scalars(owner, a.dtype, NON_NEGATIVE, eps=eps)
+    (margin,) = scalars(owner, a.dtype, margin=margin)
     distances = _distance(a - p, axes, degree, eps) - _distance(a - n, axes, degree, eps)
     return jnp.maximum(distances + margin, 0).astype(dtype)
 

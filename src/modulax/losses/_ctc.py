@@ -18,11 +18,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._support.arguments import chosen, floating, integral, promoted, real_arrays
+from .._support.arguments import chosen, floating, integral, promoted, real_arrays, scalars
+from .._support.checks import Requirement
 from .._support.value_checks import traced_check
 
 # Stands in for log(0) during the recursion: below any real log-probability, but finite, so that differences are too.
 LOG_ZERO = -1e30
+_NOT_POSITIVE = Requirement(lambda x: x <= 0, "must not be positive: it stands for the logarithm of zero")
 
 
 def ctc_loss(
@@ -59,15 +61,15 @@ def ctc_loss(
         labels: $y$, integers of shape `(batch, labels)`.
         label_paddings: of shape `(batch, labels)`: 0 for a label, then 1 for padding. Padded labels are ignored.
         blank_id: class index of the blank.
-        log_epsilon: value used for $\log 0$ in the result; clipped to the lowest finite number in float16, whose range
-            is smaller.
+        log_epsilon: value used for $\log 0$ in the result, not positive; clipped to the lowest finite number in
+            float16, whose range is smaller.
 
     Returns:
         One loss per sequence, in the dtype of the logits.
 
     Raises:
-        ValueError: if `logits` does not hold floats or `labels` integers, the shapes don't match, or `blank_id` is not
-            a class.
+        ValueError: if `logits` does not hold floats or `labels` integers, the shapes don't match, `blank_id` is not a
+            class, or `log_epsilon` is positive.
 
     References:
         Graves et al., [Connectionist Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural
@@ -110,8 +112,8 @@ def ctc_loss_with_forward_probs(
         labels: $y$, integers of shape `(batch, labels)`.
         label_paddings: of shape `(batch, labels)`: 0 for a label, then 1 for padding.
         blank_id: class index of the blank.
-        log_epsilon: value used for $\log 0$ in the results; clipped to the lowest finite number in float16, whose range
-            is smaller.
+        log_epsilon: value used for $\log 0$ in the results, not positive; clipped to the lowest finite number in
+            float16, whose range is smaller.
 
     Returns:
         * The loss, of shape `(batch,)`.
@@ -175,6 +177,7 @@ def _sequences(
     x = traced_check(x, is_label[:, :-1] | ~is_label[:, 1:], f"`{owner}(label_paddings=...)` must be {needed}.")
 
     dtype, (x,) = promoted(x)
+    (log_zero,) = scalars(owner, x.dtype, _NOT_POSITIVE, log_epsilon=log_epsilon)
     log_p = jax.nn.log_softmax(chosen(is_frame[:, :, None], x))
     index = jnp.where(is_class, labels, blank_id)[:, None, :]
     penalty = jnp.where(is_label, jnp.where(is_class, 0, jnp.nan), LOG_ZERO).astype(log_p.dtype)[:, None, :]
@@ -185,7 +188,7 @@ def _sequences(
         is_frame=is_frame.T[:, None, :],
         is_repeated=(labels == jnp.roll(labels, 1, 1)).T,
         length=jnp.sum(is_label, 1),
-        log_epsilon=jnp.maximum(jnp.asarray(log_epsilon, x.dtype), float(jnp.finfo(dtype).min)),
+        log_epsilon=jnp.maximum(log_zero, float(jnp.finfo(dtype).min)),
     )
 
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import broadcast_shape, check_one_shape, floating, promoted, real_arrays
+from .._support.arguments import broadcast_shape, floating, promoted, real_arrays
 from .._support.value_checks import traced_check
 from ..projections import projection_simplex
-from ._shared import scores_and_labels
+from ._shared import scores_and_labels, with_targets
 
 
 def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Float[Array, "..."]]:
@@ -95,8 +95,7 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
         Blondel, Martins and Niculae, [Learning with Fenchel-Young Losses](https://arxiv.org/abs/1901.02324), 2020,
         section 4.4
     """
-    (logits,), (labels,) = floating("sparsemax_loss", logits=logits), real_arrays("sparsemax_loss", labels=labels)
-    check_one_shape("sparsemax_loss", logits=logits, labels=labels)
+    logits, labels = with_targets("sparsemax_loss", logits=logits, labels=labels)
     ok, message = (labels == 0) | (labels == 1), "`sparsemax_loss(labels=...)` must hold zeros and ones."
     dtype, (x,) = promoted(traced_check(logits, ok, message))
     return _sparse_plus(jnp.where(labels == 0, x, -x)).astype(dtype)

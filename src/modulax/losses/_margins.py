@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import check_one_shape, floating, promoted, real_arrays
+from .._support.arguments import promoted
 from .._support.value_checks import traced_check
-from ._shared import scores_and_labels
+from ._shared import scores_and_labels, with_targets
 
 
 def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> Float[Array, "..."]:
@@ -100,9 +100,7 @@ def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> Float[Ar
 
 
 def _binary(owner: str, predictor_outputs: ArrayLike, targets: ArrayLike, margin: int) -> Array:
-    (predictor_outputs,) = floating(owner, predictor_outputs=predictor_outputs)
-    (targets,) = real_arrays(owner, targets=targets)
-    check_one_shape(owner, predictor_outputs=predictor_outputs, targets=targets)
+    predictor_outputs, targets = with_targets(owner, predictor_outputs=predictor_outputs, targets=targets)
     ok, message = jnp.abs(targets) == 1, f"`{owner}(targets=...)` must hold -1 and 1."
     dtype, (predictor_outputs, targets) = promoted(traced_check(predictor_outputs, ok, message), targets)
     return jnp.maximum(margin - predictor_outputs * targets, 0).astype(dtype)

@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import broadcast_shape, check_one_shape, chosen, floating, mask_like, promoted, real_arrays
-from ._shared import log_sum_exp, mean
+from .._support.arguments import broadcast_shape, chosen, mask_like, promoted, real_arrays
+from ._shared import log_sum_exp, mean, with_targets
 
 
 def ranking_softmax_loss(
@@ -52,9 +52,8 @@ def ranking_softmax_loss(
         Relevance](https://doi.org/10.1145/3341981.3344221), 2019
     """
     owner = "ranking_softmax_loss"
-    (logits,) = floating(owner, logits=logits)
-    labels, weights = real_arrays(owner, labels=labels, weights=1 if weights is None else weights)
-    check_one_shape(owner, logits=logits, labels=labels)
+    logits, labels = with_targets(owner, logits=logits, labels=labels)
+    (weights,) = real_arrays(owner, weights=1 if weights is None else weights)
     if not logits.ndim:
         raise ValueError(f"`{owner}` needs `logits` with an axis of items, got shape ().")
     if broadcast_shape(owner, logits=logits, weights=weights) != logits.shape:

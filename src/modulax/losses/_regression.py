@@ -6,18 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, check_one_shape, chosen, floating, mask_like, promoted, real_arrays
-from ._shared import unit
+from .._support.arguments import Axes, axes_of, check_one_shape, chosen, floating, mask_like, promoted, scalars
+from .._support.checks import NON_NEGATIVE
+from ._shared import number_like, unit, with_targets
 
 
 def _errors(owner: str, predictions: ArrayLike, targets: ArrayLike | None) -> tuple[Any, Array]:
     """Check the arguments; return the dtype of the loss and the errors, predictions minus targets (0 by default)."""
-    (predictions,) = floating(owner, predictions=predictions)
     if targets is None:
-        dtype, (errors,) = promoted(predictions)
+        dtype, (errors,) = promoted(*floating(owner, predictions=predictions))
         return dtype, errors
-    (targets,) = real_arrays(owner, targets=targets)
-    check_one_shape(owner, predictions=predictions, targets=targets)
+    predictions, targets = with_targets(owner, predictions=predictions, targets=targets)
     dtype, (predictions, targets) = promoted(predictions, targets)
     return dtype, predictions - targets
 
@@ -79,23 +78,24 @@ def huber_loss(
     Args:
         predictions: $\hat y$, floats of any shape.
         targets: $y$, of the same shape; zero by default.
-        delta: $\delta$, error at which the loss changes from quadratic to linear.
+        delta: $\delta \ge 0$, error at which the loss changes from quadratic to linear. An array must broadcast to the
+            predictions.
 
     Returns:
         One value per entry, in the dtype that predictions and targets promote to.
 
     Raises:
-        ValueError: if the predictions do not hold floats, or the targets are not real or have another shape.
+        ValueError: if the predictions do not hold floats, the targets are not real or have another shape, or `delta` is
+            negative or doesn't broadcast.
 
     References:
         Huber, [Robust Estimation of a Location Parameter](https://doi.org/10.1214/aoms/1177703732), 1964
     """
     dtype, errors = _errors("huber_loss", predictions, targets)
-    (delta,) = real_arrays("huber_loss", delta=delta)
-    delta = delta.astype(errors.dtype)
+    delta = number_like("huber_loss", "predictions", errors, NON_NEGATIVE, delta=delta)
     size = jnp.abs(errors)
     quadratic = jnp.minimum(size, delta)
-    return (quadratic**2 / 2 + delta * (size - quadratic)).astype(dtype)
+    return (quadratic * (size - quadratic / 2)).astype(dtype)  # also if delta is infinite
 
 
 def log_cosh(predictions: ArrayLike, targets: ArrayLike | None = None) -> Float[Array, "..."]:
@@ -206,10 +206,9 @@ def _cosine(
 ) -> tuple[Any, Array]:
     """Return the dtype of the result, and the cosine similarity before it is rounded to that dtype."""
     predictions, targets = floating(owner, predictions=predictions, targets=targets)
-    (epsilon,) = real_arrays(owner, epsilon=epsilon)
     check_one_shape(owner, predictions=predictions, targets=targets)
     axes = axes_of(owner, axis, "predictions", predictions)
     mask = mask_like(owner, where, "predictions", predictions)
     dtype, (x, y) = promoted(predictions, targets)
-    epsilon = epsilon.astype(x.dtype)
+    (epsilon,) = scalars(owner, x.dtype, NON_NEGATIVE, epsilon=epsilon)
     return dtype, jnp.sum(unit(chosen(mask, x), axes, epsilon) * unit(chosen(mask, y), axes, epsilon), axes)

@@ -8,6 +8,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, promoted, real_arrays, scalars
 from .._support.arithmetic import ratio
+from .._support.checks import NON_NEGATIVE
 from ._shared import mean
 
 _REDUCTIONS = {"mean": lambda x: jnp.mean(x, -1), "sum": lambda x: jnp.sum(x, -1), "none": lambda x: x}
@@ -46,8 +47,8 @@ def dice_loss(
         targets: $t$, of the same shape: 1 where a pixel belongs to the class and 0 elsewhere, or probabilities.
         class_weights: weights of the classes, of shape `(classes,)`, by which their losses are multiplied.
         smooth: $s \ge 0$, smoothing term of the denominator; it lowers the losses of small regions.
-        alpha: $\alpha$, weight of false positives.
-        beta: $\beta$, weight of false negatives.
+        alpha: $\alpha \ge 0$, weight of false positives.
+        beta: $\beta \ge 0$, weight of false negatives.
         apply_softmax: whether to turn logits into probabilities; False if the predictions are probabilities.
         reduction: `"mean"` or `"sum"` over the classes, or `"none"` for one loss per class.
         ignore_background: whether to leave out class 0, unless it is the only one.
@@ -58,8 +59,8 @@ def dice_loss(
         One loss per image, or per image and class, in the dtype that predictions and targets promote to.
 
     Raises:
-        ValueError: if the predictions do not hold floats, the targets are not real, the shapes don't match, `reduction`
-            is unknown, or `axis` names the axis of the classes.
+        ValueError: if the predictions do not hold floats, the targets are not real, the shapes don't match, `smooth`,
+            `alpha` or `beta` is negative, `reduction` is unknown, or `axis` names the axis of the classes.
 
     References:
         Milletari et al., [V-Net](https://arxiv.org/abs/1606.04797), 2016
@@ -172,7 +173,7 @@ def _regions(owner: str, predictions: ArrayLike, targets: ArrayLike, are_logits:
 
 def _losses(owner: str, p: Array, t: Array, smooth: ArrayLike, alpha: ArrayLike, beta: ArrayLike, axis: Axes) -> Array:
     """The loss of every class of every image."""
-    smooth, alpha, beta = scalars(owner, p.dtype, smooth=smooth, alpha=alpha, beta=beta)
+    smooth, alpha, beta = scalars(owner, p.dtype, NON_NEGATIVE, smooth=smooth, alpha=alpha, beta=beta)
     axes = tuple(range(1, p.ndim - 1)) if axis is None else axes_of(owner, axis, "predictions", p)
     if p.ndim - 1 in axes:
         raise ValueError(f"`{owner}(axis={axis!r})` must not name the last axis, the axis of the classes.")

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
-from .._support.arguments import check_shape, chosen, floating, integral
+from .._support.arguments import check_one_shape, check_shape, chosen, fitted, floating, integral, real_arrays
 from .._support.arithmetic import common_dtype, ratio, safe_sqrt
+from .._support.checks import Requirement
 from .._support.value_checks import traced_check
 
 
@@ -26,6 +27,25 @@ def scores_and_labels(owner: str, scores: ArrayLike, labels: ArrayLike) -> tuple
     is_label = labels[..., None] == jax.lax.broadcasted_iota(labels.dtype, scores.shape, scores.ndim - 1)
     message = f"`{owner}(labels=...)` must hold class indices from 0 to {scores.shape[-1] - 1}."
     return traced_check(scores, jnp.any(is_label, -1), message), is_label
+
+
+def with_targets(owner: str, **arrays: ArrayLike) -> tuple[Array, Array]:
+    """Check an array of floats, and one of real numbers of the same shape, such as predictions and targets.
+
+    Raises:
+        ValueError: if they hold anything else, or have different shapes.
+    """
+    (first, x), (second, y) = arrays.items()
+    (x,), (y,) = floating(owner, **{first: x}), real_arrays(owner, **{second: y})
+    check_one_shape(owner, **{first: x, second: y})
+    return x, y
+
+
+def number_like(owner: str, name: str, x: Array, needs: Requirement, /, **number: ArrayLike) -> Array:
+    """Broadcast a hyperparameter to the shape and dtype of an array, which is called `name`."""
+    arrays = dict(zip(number, real_arrays(owner, needs, **number), strict=True))
+    (broadcast,) = fitted(owner, name, x, **arrays)
+    return broadcast.astype(x.dtype)
 
 
 def unit(x: Array, axes: tuple[int, ...], epsilon: Array | float = 0.0) -> Array:

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._support.arguments import chosen, fitted, floating, promoted, real_arrays
+from .._support.checks import FRACTION, NON_NEGATIVE
+from ._shared import number_like
 
 
 def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Float[Array, "..."]:
@@ -68,8 +70,8 @@ def sigmoid_focal_loss(
         One loss per logit, in the dtype that logits and labels promote to.
 
     Raises:
-        ValueError: if the logits do not hold floats, or another argument is not real or doesn't broadcast to the
-            logits.
+        ValueError: if the logits do not hold floats, or another argument is not real, is out of its range or doesn't
+            broadcast to the logits.
 
     References:
         Lin et al., [Focal Loss for Dense Object Detection](https://arxiv.org/abs/1708.02002), 2017
@@ -78,20 +80,14 @@ def sigmoid_focal_loss(
     (x,) = floating(owner, logits=logits)
     (y,) = real_arrays(owner, labels=labels)
     dtype, (x, y) = promoted(x, *fitted(owner, "logits", x, labels=y))
-    gamma = _number(owner, x, gamma=gamma)
+    gamma = number_like(owner, "logits", x, NON_NEGATIVE, gamma=gamma)
     differs = _differs(x, y)
     x = chosen(differs, x)
     loss = jnp.exp(gamma * _log_wrong(x, y)) * _binary_cross_entropy(x, y)
     if alpha is not None:
-        alpha = _number(owner, x, alpha=alpha)
+        alpha = number_like(owner, "logits", x, FRACTION, alpha=alpha)
         loss = (alpha * y + (1 - alpha) * (1 - y)) * loss
     return chosen(differs, loss).astype(dtype)
-
-
-def _number(owner: str, x: Array, **number: ArrayLike) -> Array:
-    """Broadcast a hyperparameter to the shape and dtype of the logits."""
-    (name,) = number
-    return fitted(owner, "logits", x, **{name: real_arrays(owner, **number)[0].astype(x.dtype)})[0]
 
 
 def _differs(x: Array, y: Array) -> Array:

@@ -3,7 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, chosen, fitted, floating, mask_like, promoted, real_arrays
+from .._support.arguments import Axes, axes_of, chosen, floating, mask_like, promoted
+from .._support.checks import FRACTION
+from ._shared import number_like
 
 
 def smooth_labels(
@@ -27,19 +29,18 @@ def smooth_labels(
         The smoothed labels, in the shape and dtype of the old ones. They sum to one if the old ones did.
 
     Raises:
-        ValueError: if the labels do not hold floats, `alpha` is not real or doesn't broadcast, `axis` is out of bounds,
-            or the mask doesn't fit.
+        ValueError: if the labels do not hold floats, `alpha` is not in [0, 1] or doesn't broadcast, `axis` is out of
+            bounds, or the mask doesn't fit.
 
     References:
         Szegedy et al., [Rethinking the Inception Architecture for Computer Vision](https://arxiv.org/abs/1512.00567),
         2015, section 7; Müller et al., [When Does Label Smoothing Help?](https://arxiv.org/abs/1906.02629), 2019
     """
     (labels,) = floating("smooth_labels", labels=labels)
-    (alpha,) = real_arrays("smooth_labels", alpha=alpha)
     axes = axes_of("smooth_labels", axis, "labels", labels)
     mask = mask_like("smooth_labels", where, "labels", labels, axes)
     dtype, (y,) = promoted(labels)
-    (alpha,) = fitted("smooth_labels", "labels", labels, alpha=alpha.astype(y.dtype))
+    alpha = number_like("smooth_labels", "labels", y, FRACTION, alpha=alpha)
     counted = jnp.ones(y.shape, bool) if mask is None else mask
     n = jnp.sum(counted, axes, dtype=y.dtype, keepdims=True)
     return chosen(mask, (1 - alpha) * chosen(mask, y) + alpha / jnp.maximum(n, 1)).astype(dtype)
