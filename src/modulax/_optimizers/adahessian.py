@@ -77,15 +77,5 @@ class AdaHessian(AbstractOptimizer):
     roles: Any = roles_of_blocks()
 
     def transform(self) -> Chain:
-        direction = ScaleByAdaHessian(
-            self.b1,
-            self.b2,
-            self.eps,
-            self.hessian_power,
-            self.hessian_diagonal_fn,
-            self.mu_dtype,
-            per_output=self.per_output,
-            roles=self.roles,
-        )
         decay = AddDecayedWeights(self.weight_decay, self.mask)
-        return Chain(direction, decay, ScaleByLearningRate(self.learning_rate))
+        return Chain(self._part(ScaleByAdaHessian), decay, ScaleByLearningRate(self.learning_rate))

@@ -64,15 +64,4 @@ class ADOPT(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        adopt = ScaleByADOPT(
-            self.b1,
-            self.b2,
-            self.eps,
-            self.mu_dtype,
-            nesterov=self.nesterov,
-            use_clipping=self.use_clipping,
-            clip_value_fn=self.clip_value_fn,
-            weight_decay=self.weight_decay,
-            mask=self.mask,
-        )
-        return Chain(adopt, ScaleByLearningRate(self.learning_rate))
+        return Chain(self._part(ScaleByADOPT), ScaleByLearningRate(self.learning_rate))

@@ -72,17 +72,7 @@ class Amos(AbstractOptimizer):
     roles: Any = roles_of_blocks()
 
     def transform(self) -> Chain:
-        step = ScaleByAmos(
-            self.learning_rate,
-            self.eta,
-            self.beta,
-            self.extra_l2,
-            self.d_coef,
-            self.c_coef,
-            self.eps,
-            per_output=self.per_output,
-            roles=self.roles,
-        )
+        step = self._part(ScaleByAmos)
         clip = [] if self.clip_value is None else [Clip(self.clip_value)]
         average = [] if self.momentum is None else [Ema(self.momentum, debias=False)]
         return Chain(*clip, step, *average, Scale(-1.0))

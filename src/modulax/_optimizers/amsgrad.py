@@ -57,16 +57,4 @@ class AMSGrad(AbstractOptimizer):
     follow: Follow = followed()
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByAMSGrad(
-                self.b1,
-                self.b2,
-                self.eps,
-                self.eps_root,
-                self.mu_dtype,
-                self.bias_correction_mu,
-                self.bias_correction_nu,
-                follow=self.follow,
-            ),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return Chain(self._part(ScaleByAMSGrad), ScaleByLearningRate(self.learning_rate))

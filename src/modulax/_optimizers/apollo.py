@@ -81,7 +81,8 @@ class Apollo(AbstractOptimizer):
     key: Any = key()
 
     def transform(self) -> Chain:
-        return _chain(self, self.rank, self.scale_type)
+        direction = self._part(ScaleByApollo)
+        return Chain(direction, DecayedStep(self.learning_rate, self.weight_decay, self.mask, after=True))
 
 
 class ApolloMini(AbstractOptimizer):
@@ -142,24 +143,5 @@ class ApolloMini(AbstractOptimizer):
     key: Any = key()
 
     def transform(self) -> Chain:
-        return _chain(self, 1, "tensor")
-
-
-def _chain(optimizer: Any, rank: int, scale_type: str) -> Chain:
-    """The chain of an optimizer of this file."""
-    direction = ScaleByApollo(
-        rank,
-        optimizer.update_proj_gap,
-        optimizer.scale,
-        optimizer.b1,
-        optimizer.b2,
-        optimizer.eps,
-        scale_type=scale_type,
-        method=optimizer.method,
-        max_growth=optimizer.max_growth,
-        scale_front=optimizer.scale_front,
-        correct_bias=optimizer.correct_bias,
-        weight_dimension_numbers=optimizer.weight_dimension_numbers,
-        key=optimizer.key,
-    )
-    return Chain(direction, DecayedStep(optimizer.learning_rate, optimizer.weight_decay, optimizer.mask, after=True))
+        direction = self._part(ScaleByApollo, rank=1, scale_type="tensor")
+        return Chain(direction, DecayedStep(self.learning_rate, self.weight_decay, self.mask, after=True))

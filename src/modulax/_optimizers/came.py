@@ -70,15 +70,7 @@ class CAME(AbstractOptimizer):
 
     def transform(self) -> Chain:
         return Chain(
-            ScaleByCAME(
-                self.b1,
-                self.b2,
-                self.b3,
-                self.eps,
-                self.instability_eps,
-                self.clip_threshold,
-                mu_dtype=self.mu_dtype,
-            ),
+            self._part(ScaleByCAME),
             AddDecayedWeights(self.weight_decay, self.mask),
             ScaleByLearningRate(self.learning_rate),
         )

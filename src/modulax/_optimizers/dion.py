@@ -96,17 +96,6 @@ class Dion(AbstractOptimizer):
         return mistakes_beside_adamw(self, self.roles, tree)
 
     def transform(self) -> Partition:
-        direction = ScaleByDion(
-            self.beta,
-            self.eps,
-            self.mu_dtype,
-            rank=self.rank,
-            rank_fraction=self.rank_fraction,
-            rank_multiple_of=self.rank_multiple_of,
-            power_iterations=self.power_iterations,
-            basis=self.basis,
-            weight_dimension_numbers=self.roles,
-            key=self.key,
-        )
+        direction = self._part(ScaleByDion, weight_dimension_numbers=self.roles)
         shape = ScaleByShape(self.roles, self.consistent_rms, clamped=False)
         return beside_adamw(self, self.roles, direction, shape, eps=self.adam_eps)

@@ -82,18 +82,7 @@ class EShampoo(AbstractOptimizer):
 
     def transform(self) -> Chain:
         return Chain(
-            ScaleByEShampoo(
-                self.b1,
-                self.b2,
-                self.b3,
-                self.eps,
-                self.precondition_frequency,
-                self.start,
-                self.block_size,
-                qr_iterations=self.qr_iterations,
-                weight_dimension_numbers=self.weight_dimension_numbers,
-                preconditioner_dtype=self.preconditioner_dtype,
-            ),
+            self._part(ScaleByEShampoo),
             AddDecayedWeights(self.weight_decay, self.mask),
             ScaleByLearningRate(self.learning_rate),
         )

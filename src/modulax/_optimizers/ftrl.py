@@ -46,14 +46,4 @@ class FTRL(AbstractOptimizer):
     beta: Hyperparameter = number(0.0, needs=NON_NEGATIVE)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByFTRL(
-                self.learning_rate,
-                self.learning_rate_power,
-                self.initial_accumulator_value,
-                self.l1,
-                self.l2,
-                self.l2_shrinkage,
-                self.beta,
-            )
-        )
+        return Chain(self._part(ScaleByFTRL))

@@ -66,14 +66,4 @@ class GPAAdamW(AbstractOptimizer):
     decay_on_y: bool = eqx.field(static=True, default=False)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByAdam(self.b1, self.b2, self.eps, mu_dtype=self.mu_dtype),
-            PrimalAveraging(
-                self.learning_rate,
-                self.train_interp_coeff,
-                self.eval_interp_coeff,
-                weight_decay=self.weight_decay,
-                mask=self.mask,
-                decay_on_y=self.decay_on_y,
-            ),
-        )
+        return Chain(ScaleByAdam(self.b1, self.b2, self.eps, mu_dtype=self.mu_dtype), self._part(PrimalAveraging))

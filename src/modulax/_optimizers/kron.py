@@ -93,18 +93,7 @@ class Kron(AbstractOptimizer):
 
     def transform(self) -> Chain:
         return Chain(
-            ScaleByKron(
-                self.b1,
-                self.preconditioner_update_probability,
-                self.precond_lr,
-                self.precond_init_scale,
-                self.max_size_triangular,
-                self.min_ndim_triangular,
-                self.weight_dimension_numbers,
-                diagonal=self.diagonal,
-                momentum_into_precond_update=self.momentum_into_precond_update,
-                key=self.key,
-            ),
+            self._part(ScaleByKron),
             AddDecayedWeights(self.weight_decay, with_two_axes if self.mask is None else self.mask),
             ScaleByLearningRate(self.learning_rate),
         )

@@ -60,14 +60,6 @@ class LaProp(AbstractOptimizer):
 
     def transform(self) -> Chain:
         return Chain(
-            ScaleByLaProp(
-                self.learning_rate,
-                self.b1,
-                self.b2,
-                self.eps,
-                self.mu_dtype,
-                centered=self.centered,
-                amsgrad=self.amsgrad,
-            ),
+            self._part(ScaleByLaProp),
             DecayedStep(self.learning_rate, self.weight_decay, self.mask, kind="independent", after=True),
         )

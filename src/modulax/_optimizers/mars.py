@@ -306,17 +306,7 @@ class MARSShampoo(AbstractMARS):
     def directions(self) -> tuple[Any, AbstractTransform, AbstractTransform]:
         with jax.numpy_dtype_promotion("standard"):
             eps = self.eps * (1 - self.b1)  # of the average, whose norm is that of the sum times this
-        muon = ScaleByMuon(
-            self.ns_coeffs,
-            self.ns_steps,
-            self.b1,
-            eps,
-            self.mu_dtype,
-            nesterov=False,
-            weight_dimension_numbers=self.roles,
-            dtype=self.dtype,
-            over=self.over,
-        )
+        muon = self._part(ScaleByMuon, beta=self.b1, eps=eps, nesterov=False, weight_dimension_numbers=self.roles)
         matrices = Chain(muon, ScaleByShape(self.roles, self.consistent_rms))
         rates = ((self.b1, self.b2), (self.adam_b1, self.adam_b2))
         others, adam = (ScaleByAdam(b1, b2, self.eps, mu_dtype=self.mu_dtype) for b1, b2 in rates)

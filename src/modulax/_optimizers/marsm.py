@@ -106,19 +106,7 @@ class MARSM(AbstractOptimizer):
         return mistakes_beside_adamw(self, self.roles, tree)
 
     def transform(self) -> Partition:
-        muon = ScaleByMuon(
-            self.ns_coeffs,
-            self.ns_steps,
-            self.beta,
-            self.eps,
-            self.mu_dtype,
-            nesterov=False,
-            preconditioning=self.preconditioning,
-            weight_dimension_numbers=self.roles,
-            per_head=self.per_head,
-            dtype=self.dtype,
-            over=self.over,
-        )
+        muon = self._part(ScaleByMuon, nesterov=False, weight_dimension_numbers=self.roles)
         shape = ScaleByShape(self.roles, self.consistent_rms, per_head=self.per_head)
         correction = ReduceVariance(self.gamma, self.beta, self.max_norm, exact=self.exact)
         return beside_adamw(self, self.roles, correction, muon, shape, eps=self.adam_eps)

@@ -59,15 +59,7 @@ class MoMo(AbstractOptimizer):
     follow: Follow = followed()
 
     def transform(self) -> Chain:
-        rule = ScaleByMoMo(
-            self.learning_rate,
-            self.beta,
-            self.lower_bound,
-            self.weight_decay,
-            self.adapt_lower_bound,
-            follow=self.follow,
-        )
-        return Chain(rule, Scale(-1.0))
+        return Chain(self._part(ScaleByMoMo), Scale(-1.0))
 
 
 class MoMoAdam(AbstractOptimizer):
@@ -121,14 +113,4 @@ class MoMoAdam(AbstractOptimizer):
     follow: Follow = followed()
 
     def transform(self) -> Chain:
-        rule = ScaleByMoMoAdam(
-            self.learning_rate,
-            self.b1,
-            self.b2,
-            self.eps,
-            self.lower_bound,
-            self.weight_decay,
-            self.adapt_lower_bound,
-            follow=self.follow,
-        )
-        return Chain(rule, Scale(-1.0))
+        return Chain(self._part(ScaleByMoMoAdam), Scale(-1.0))

@@ -153,21 +153,7 @@ class Muon(AbstractOptimizer):
 
     def transform(self) -> Partition:
         matrices = self._matrices()
-        muon = ScaleByMuon(
-            self.ns_coeffs,
-            self.ns_steps,
-            self.beta,
-            self.eps,
-            self.mu_dtype,
-            nesterov=self.nesterov,
-            adaptive=self.adaptive,
-            preconditioning=self.preconditioning,
-            weight_dimension_numbers=matrices,
-            per_head=self.per_head,
-            dtype=self.dtype,
-            over=self.over,
-            follow=self.follow,
-        )
+        muon = self._part(ScaleByMuon, weight_dimension_numbers=matrices)
         return beside_adamw(
             self,
             matrices,

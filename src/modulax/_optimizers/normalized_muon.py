@@ -114,21 +114,7 @@ class NorMuon(AbstractOptimizer):
         return mistakes_beside_adamw(self, self.roles, tree)
 
     def transform(self) -> Partition:
-        transform = ScaleByNorMuon(
-            self.ns_coeffs,
-            self.ns_steps,
-            self.beta,
-            self.b2,
-            self.eps,
-            self.moment_eps,
-            self.mu_dtype,
-            nesterov=self.nesterov,
-            preconditioning=self.preconditioning,
-            weight_dimension_numbers=self.roles,
-            per_head=self.per_head,
-            dtype=self.dtype,
-            over=self.over,
-        )
+        transform = self._part(ScaleByNorMuon, weight_dimension_numbers=self.roles)
         shape = ScaleByShape(self.roles, self.consistent_rms, self.clamped, self.per_head)
         return beside_adamw(self, self.roles, transform, shape, eps=self.adam_eps)
 
@@ -218,21 +204,5 @@ class AdaMuon(AbstractOptimizer):
         return mistakes_beside_adamw(self, self.roles, tree)
 
     def transform(self) -> Partition:
-        transform = ScaleByAdaMuon(
-            self.ns_coeffs,
-            self.ns_steps,
-            self.beta,
-            self.b2,
-            self.eps,
-            self.moment_eps,
-            self.consistent_rms,
-            self.mu_dtype,
-            nesterov=self.nesterov,
-            sign=self.sign,
-            preconditioning=self.preconditioning,
-            weight_dimension_numbers=self.roles,
-            per_head=self.per_head,
-            dtype=self.dtype,
-            over=self.over,
-        )
+        transform = self._part(ScaleByAdaMuon, weight_dimension_numbers=self.roles)
         return beside_adamw(self, self.roles, transform, eps=self.adam_eps)

@@ -67,15 +67,5 @@ class Prodigy(AbstractOptimizer):
 
     def transform(self) -> StepWithDecay:
         b1, b2 = self.betas
-        rule = ScaleByProdigy(
-            self.learning_rate,
-            b1,
-            b2,
-            self.beta3,
-            self.eps,
-            self.estim_lr0,
-            self.estim_lr_coef,
-            self.safeguard_warmup,
-            follow=self.follow,
-        )
+        rule = self._part(ScaleByProdigy, b1=b1, b2=b2)
         return StepWithDecay(rule, AddDecayedWeights(self.weight_decay, self.mask))

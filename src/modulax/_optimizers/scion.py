@@ -115,23 +115,4 @@ class Scion(AbstractOptimizer):
         return Chain(self._direction(), *pull, ScaleByLearningRate(self.learning_rate))
 
     def _direction(self) -> ScaleByScion:
-        return ScaleByScion(
-            self.beta,
-            self.scale,
-            self.head_scale,
-            self.embedding_scale,
-            self.vector_scale,
-            self.rms_eps,
-            self.mu_dtype,
-            norm=self.norm,
-            head_norm=self.head_norm,
-            embedding_norm=self.embedding_norm,
-            roles=self.roles,
-            ns_coeffs=self.ns_coeffs,
-            ns_steps=self.ns_steps,
-            eps=self.eps,
-            preconditioning=self.preconditioning,
-            clamped=self.clamped,
-            dtype=self.dtype,
-            over=self.over,
-        )
+        return self._part(ScaleByScion)

@@ -78,17 +78,6 @@ class SOAP(AbstractOptimizer):
 
     def transform(self) -> Chain:
         return Chain(
-            ScaleBySOAP(
-                self.b1,
-                self.b2,
-                self.shampoo_beta,
-                self.eps,
-                self.precondition_frequency,
-                self.max_precond_dim,
-                self.weight_dimension_numbers,
-                normalize_grads=self.normalize_grads,
-                correct_bias=self.correct_bias,
-                preconditioner_dtype=self.preconditioner_dtype,
-            ),
+            self._part(ScaleBySOAP),
             DecayedStep(self.learning_rate, self.weight_decay, self.mask, after=True, start=1),
         )

@@ -73,19 +73,8 @@ class Sophia(AbstractOptimizer):
     follow: Follow = followed()
 
     def transform(self) -> Chain:
-        sophia = ScaleBySophia(
-            self.b1,
-            self.b2,
-            self.eps,
-            self.gamma,
-            self.clip_threshold,
-            self.update_interval,
-            self.hessian_diagonal_fn,
-            self.mu_dtype,
-            follow=self.follow,
-        )
         decay = AddDecayedWeights(self.weight_decay, self.mask)
-        return Chain(sophia, decay, ScaleByLearningRate(self.learning_rate))
+        return Chain(self._part(ScaleBySophia), decay, ScaleByLearningRate(self.learning_rate))
 
 
 class SophiaG(AbstractOptimizer):
@@ -144,15 +133,5 @@ class SophiaG(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def transform(self) -> Chain:
-        sophia = ScaleBySophiaG(
-            self.b1,
-            self.b2,
-            self.rho,
-            self.batch_size,
-            self.update_interval,
-            self.hessian_diagonal_fn,
-            eps=self.eps,
-            mu_dtype=self.mu_dtype,
-        )
         decay = AddDecayedWeights(self.weight_decay, self.mask)
-        return Chain(sophia, decay, ScaleByLearningRate(self.learning_rate))
+        return Chain(self._part(ScaleBySophiaG), decay, ScaleByLearningRate(self.learning_rate))

@@ -59,15 +59,4 @@ class StableAdamW(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByStableAdam(
-                self.b1,
-                self.b2,
-                self.eps,
-                self.clip_threshold,
-                self.mu_dtype,
-                weight_decay=self.weight_decay,
-                mask=self.mask,
-            ),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return Chain(self._part(ScaleByStableAdam), ScaleByLearningRate(self.learning_rate))

@@ -2,16 +2,18 @@
 
 import abc
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from .._support.arithmetic import no_steps, safe_increment
-from .._support.module import AbstractState, nested, shared, with_fields
+from .._support.module import AbstractState, from_same_fields, nested, shared, with_fields
 from .._support.tracing import tracing
 from .._support.types import Count, P, Params, State, Updates
 from .container import check_parts, eval_parts, part_fields
 from .passed_on import transform_over_run
 from .schedule_values import advance, schedule_states, with_current_values
 from .transform import AbstractTransform, Clock, Part
+
+T = TypeVar("T", bound=AbstractTransform)
 
 
 class OptimizerState(AbstractState):
@@ -47,6 +49,15 @@ class AbstractOptimizer(AbstractTransform):
     @abc.abstractmethod
     def transform(self) -> AbstractTransform:
         """Return the transform that implements this optimizer; schedules in its fields have been replaced by values."""
+
+    def _part(self, cls: type[T], **values: Any) -> T:
+        """Return a transform with the hyperparameters that this optimizer has under the same names.
+
+        Args:
+            cls: the class of the transform.
+            values: arguments that differ, or that this optimizer does not have.
+        """
+        return from_same_fields(cls, self, **values)
 
     def _check_parts(self) -> None:
         check_parts(self)  # transforms in the fields, which `transform()` uses

@@ -269,3 +269,16 @@ def with_fields(module: M, **values: Any) -> M:
         name = field.name
         object.__setattr__(new, name, values[name] if name in values else getattr(module, name))
     return new
+
+
+def from_same_fields(cls: type[M], other: Any, **values: Any) -> M:
+    """Make a Module from the values of the fields that another one has under the same names.
+
+    Args:
+        cls: the class to make.
+        other: the Module whose values are taken.
+        values: fields whose values are not those of the other one, or that it does not have.
+    """
+    names = {field.name for field in dataclasses.fields(other)}
+    taken = {f.name: getattr(other, f.name) for f in dataclasses.fields(cls) if f.name in names}  # pyright: ignore
+    return cls(**{**taken, **values})

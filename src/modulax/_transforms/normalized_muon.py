@@ -30,7 +30,7 @@ from .._support.arithmetic import (
     second_moment_like,
 )
 from .._support.checks import DECAY
-from .._support.module import AbstractState, like_params, shared
+from .._support.module import AbstractState, from_same_fields, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from ..tree._align import align
@@ -63,9 +63,9 @@ class AbstractNormalizedMuon(AbstractTransform):
     def second_moment(self) -> tuple[Any, Any]:
         """Return the exponential decay rate of the second moment, and the number that is added to its root."""
 
-    @abc.abstractmethod
     def muon(self) -> ScaleByMuon:
         """Return the transform that orthogonalizes."""
+        return from_same_fields(ScaleByMuon, self)
 
     @abc.abstractmethod
     def mean(self, matrix: Matrix, x: Array) -> Array:
@@ -192,9 +192,6 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
     def second_moment(self) -> tuple[Any, Any]:
         return self.b2, self.moment_eps
 
-    def muon(self) -> ScaleByMuon:
-        return _muon(self)
-
     def mean(self, matrix: Matrix, x: Array) -> Array:
         return jnp.mean(x, axis=matrix.rows, keepdims=True)
 
@@ -261,9 +258,6 @@ class ScaleByAdaMuon(AbstractNormalizedMuon):
     def second_moment(self) -> tuple[Any, Any]:
         return self.beta if self.b2 is None else self.b2, self.moment_eps
 
-    def muon(self) -> ScaleByMuon:
-        return _muon(self, sign=self.sign)
-
     def mean(self, matrix: Matrix, x: Array) -> Array:
         del matrix
         return x
@@ -274,21 +268,3 @@ class ScaleByAdaMuon(AbstractNormalizedMuon):
         rms, eps = (jnp.asarray(each).astype(norm.dtype) for each in (self.consistent_rms, self.moment_eps))
         rows, columns = x.shape[-2:]
         return (ratio(rms * math.sqrt(rows * columns), norm + eps)).astype(x.dtype) * x
-
-
-def _muon(transform: Any, **options: Any) -> ScaleByMuon:
-    """The Muon of a transform that has its fields."""
-    return ScaleByMuon(
-        transform.ns_coeffs,
-        transform.ns_steps,
-        transform.beta,
-        transform.eps,
-        transform.mu_dtype,
-        nesterov=transform.nesterov,
-        preconditioning=transform.preconditioning,
-        weight_dimension_numbers=transform.weight_dimension_numbers,
-        per_head=transform.per_head,
-        dtype=transform.dtype,
-        over=transform.over,
-        **options,
-    )
