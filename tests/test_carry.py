@@ -292,6 +292,20 @@ def test_the_sum_of_another_decay_rate_is_of_the_same_average():
     assert not report.carried
 
 
+def test_masters_of_rounded_parameters_are_remarked_on():
+    low = jax.tree.map(lambda p: p.astype(jnp.bfloat16), PARAMS)
+    masters = mx.MasterWeights(SGD)
+    state, report = checkpoint.carry(masters, low, SGD, after(SGD))
+    assert set(report.fresh) == {"master.b", "master.w"}
+    assert "rounded parameter: write `tree.set(state, master=params)` with" in report.fresh["master.w"]
+    state = mx.tree.set(state, master=PARAMS)
+    _, state = masters.step(GRADS[0], state, low)
+    expected, _ = SGD.step(GRADS[0], after(SGD), PARAMS)
+    chex.assert_trees_all_close(state.master, expected, rtol=1e-6)
+    _, report = checkpoint.carry(mx.Lookahead(SGD, 2, 0.5), PARAMS, SGD, after(SGD))
+    assert "rounded" not in report.fresh["slow.w"]
+
+
 def test_the_average_of_a_filter_is_no_momentum():
     grokfast = mx.Chain(mx.GrokFast(), mx.SGD(0.1))
     for old, new in ((grokfast, SGD), (SGD, grokfast), (mx.GrokFast(), mx.Ema(0.9))):

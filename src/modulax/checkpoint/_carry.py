@@ -21,7 +21,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import at_least_float32
+from .._support.arithmetic import at_least_float32, is_narrower
 from .._support.checks import listing
 from .._support.module import AbstractState
 from .._support.types import Params, State
@@ -103,19 +103,30 @@ def carry(
     _check_state(old_optimizer, old, params)
     start = optimizer.init(params)
     new = unstack(start)
-    names = {name for name, _ in named_leaves(trainable(params))}
-    sources, parts = (list(parts_of(*pair, names)) for pair in ((old_optimizer, old), (optimizer, new)))
+    own = dict(named_leaves(trainable(params)))
+    sources, parts = (list(parts_of(*pair, own)) for pair in ((old_optimizer, old), (optimizer, new)))
     values: dict[Names, Found] = {}
     reasons: dict[Names, str] = {}
     for part in parts:
         found, missing = _fill(part, sources, parts)
         values |= found
-        reasons |= missing
+        reasons |= missing | {
+            name: missing[name] + said for name, said in _rounded(part, own).items() if name in missing
+        }
     for part in parts:
         values |= _clock(part, parts, values)
     leaves, treedef = boxed(new)
     state = treedef.unflatten([_fitted(values[name], x) if name in values else x for name, x in leaves])
     return stack_like(state, start), _report(values, reasons, new, old)
+
+
+def _rounded(part: StatePart, params: Mapping[Names, Any]) -> dict[Names, str]:
+    """What to say of copies of parameters that have fewer bits than the copies, such as those of `MasterWeights`."""
+    copied = {field.name for field in dataclasses.fields(part.state) if field.metadata.get("copied")}
+    arrays = [(unit, key, x) for unit, found in part.units.items() for key, x in found.items() if key[0] in copied]
+    said = "; a copy of a rounded parameter: write `tree.set(state, {}=params)` with those before"
+    low = [key for unit, key, x in arrays if unit in params and is_narrower(params[unit].dtype, x.dtype)]
+    return {(*part.where, *key): said.format(key[0]) for key in low}
 
 
 def _clock(part: StatePart, parts: Sequence[StatePart], values: Mapping[Names, Found]) -> dict[Names, Found]:
