@@ -100,6 +100,28 @@ def scion(of_matrix: Callable[[int, int], dict[str, Any]] = lambda m, n: {}, vec
 
 
 GROUPS: dict[str, dict[str, Case]] = {
+    # As the rows of docs/released_code.md say it: a clamped norm is `eps=0`, and the momentum of Microsoft's is a sum.
+    "Muon": {
+        "Muon.torch/default": Case(lambda: mx.Muon(0.05, eps=0.0, weight_decay=0.1), MATRICES),
+        "Muon.torch/all": Case(
+            lambda: mx.Muon(0.1, ((3.0, -3.2, 1.2),), 4, 0.8, 0.0, 0.3, nesterov=False, consistent_rms=0.2), MATRICES
+        ),
+        "Muon.timm/default": Case(lambda: mx.Muon(0.05, "dion", eps=0.0, nesterov=False, consistent_rms=0.2), MATRICES),
+        "Muon.timm/original": Case(lambda: mx.Muon(0.05, eps=0.0, nesterov=False), MATRICES),
+        "Muon.reference/default": Case(
+            lambda: mx.Muon(0.05, eps=1e-8 * 0.05, weight_decay=0.1, clamped=False), MATRICES
+        ),
+        "Muon.reference/all": Case(
+            lambda: mx.Muon(0.1, "standard", 4, 0.8, 2e-4, 0.2, nesterov=False, consistent_rms=0.2), MATRICES
+        ),
+        "Muon.dion/default": Case(
+            lambda: mx.Muon(0.05, "polar_express", eps=DION["eps"], weight_decay=0.01, nesterov=False, clamped=False),
+            MATRICES,
+        ),
+        "Muon.dion/all": Case(
+            lambda: mx.Muon(0.1, "dion", 5, 0.8, 2e-4, 0.2, consistent_rms=0.2, cautious_weight_decay=True), MATRICES
+        ),
+    },
     "NorMuon": {
         "NorMuon/default": Case(lambda: mx.NorMuon(0.05, **ADAM)),
         "NorMuon/all": Case(lambda: mx.NorMuon(0.1, 0.8, 0.9, weight_decay=0.1, **ADAM_ALL)),

@@ -52,7 +52,12 @@ RELEASED = (
     Released("DoG", "dog-optimizer", "1.0.3"),
     Released("MADGRAD", "madgrad", "1.3"),
     Released("AdaBelief", "adabelief-pytorch", "0.2.1", "theirs: `rectify=False`"),
-    Released("ACProp", "juntang-zhuang/ACProp-Optimizer", "a880843025e6", "theirs: `rectify=False`"),
+    Released(
+        "ACProp",
+        "juntang-zhuang/ACProp-Optimizer",
+        "a880843025e6",
+        "theirs: `rectify=False`; their `eps` is both `eps` and `eps_root`, `ACProp(eps=1e-8, eps_root=1e-8)`",
+    ),
     Released("MoMo, MoMoAdam", "fabian-sp/MoMo", "7be52f222709"),
     Released("Mechanize", "optimizedlearning/mechanic", "4a037bcd4a9c", "theirs: `store_delta=True`"),
     Released("SAM", "davda54/sam", "3c3afdbd71cf", "`Chain(Normalize(), SGD(rho))`"),
@@ -61,7 +66,8 @@ RELEASED = (
         "GaLore",
         "jiaweizzhao/GaLore",
         "2cc66f88cce1",
-        "`base_optimizer=ScaleByAdam(eps=1e-6, corrected_eps=False)`; theirs without the cast to float32",
+        "`base_optimizer=ScaleByAdam(eps=1e-6, corrected_eps=False)`; `update_proj_gap` and `scale` as there; theirs "
+        "without the cast to float32",
     ),
     Released("ADOPT", "iShohei220/adopt", "6468572b4b36"),
     Released("AdEMAMix", "apple/ml-ademamix", "c3d73c09f128", "schedules of `t + 1`"),
@@ -106,7 +112,8 @@ FIRST_ORDER = (
         "LaProp",
         "huggingface/pytorch-image-models, timm/optim/laprop.py",
         "aa4b5850c154",
-        "the decay is multiplied by the rate, in a chain around `ScaleByLaProp`",
+        "the weights decay after the step, at the rate: `Chain(ScaleByLaProp(rate), ScaleByLearningRate(rate), "
+        "Scale(1 - rate * decay), AddDecayedWeights(-rate * decay))`",
     ),
     Released(
         "QHM, QHAdam",
@@ -201,9 +208,16 @@ AROUND = (
         "DiLoCo",
         "PrimeIntellect-ai/OpenDiloco, open_diloco/train_diloco_torch.py",
         "a5b7236b269d",
-        "their loop, with one worker and with two, without its clip and its schedule",
+        "their loop, with one worker and with two, without its clip and its schedule; the outer optimizer is, by "
+        "default, theirs: `Chain(Trace(0.9, nesterov=True), ScaleByLearningRate(0.7))`",
     ),
-    Released("Grams, GramsAdamW", "Gunale0926/Grams, grams/src/grams.py", "f91a375daaa8"),
+    Released(
+        "Grams, GramsAdamW",
+        "Gunale0926/Grams, grams/src/grams.py",
+        "f91a375daaa8",
+        "`correct_bias=False` has no argument here: it is `Chain(ScaleByAdam(corrected_eps=False), "
+        "ScaleBySchedule(...))` in `Grams`, by the factor $(1 - \\beta_1^t) / \\sqrt{1 - \\beta_2^t}$",
+    ),
     Released("AddDecayedWeights", "microsoft/dion, dion/scalar_opts.py", "0a059a4542e5", "`cautious=True`"),
 )
 

@@ -65,7 +65,9 @@ class DiLoCo(AbstractSteering):
     Args:
         inner_optimizer: optimizer of each worker.
         sync_period: number $H$ of inner steps in a round.
-        outer_optimizer: optimizer that steps by the differences $\Delta_t$; its schedules count rounds.
+        outer_optimizer: optimizer that steps by the differences $\Delta_t$; its schedules count rounds. By default,
+            Nesterov momentum of 0.9 with the learning rate 0.7, as in the paper:
+            `Chain(Trace(0.9, nesterov=True), ScaleByLearningRate(0.7))`.
         axis_name: name of the mapped axis, or names of the axes, over which workers are; None for one worker.
 
     References:
