@@ -83,6 +83,9 @@ PODS = (
     ),
     Pod("AdamW, FSDP", ADAM, "h100:8", {"data": 8}, sent=0, temp=1),
     Pod("`LowBit(AdamW)`, FSDP", mx.LowBit(ADAM), "h100:8", {"data": 8}, sent=0, temp=200),
+    # What a `cond` chooses must not come back whole. XLA for GPU copies what it may pass on.
+    Pod("`MultiSteps(AdamW)`, FSDP", mx.MultiSteps(ADAM, 4), "h100:8", {"data": 8}, sent=0, temp=1),
+    Pod("`SkipSpikes(Muon)`, FSDP", mx.SkipSpikes(MUON), "h100:8", {"data": 8}, sent=1.3, temp=1800),
 )
 
 
@@ -106,6 +109,7 @@ def pods(words: list[str], failures: list[str]) -> str:
             for what, (found, most) in over.items()
             if found > most + 1e-4 and (what != "of its share" or most)
         ]
+        failures += [f"{pod.name} on {pod.topology}: {note}" for note in plan.notes if "other shardings" in note]
         counts: collections.Counter[str] = collections.Counter()
         for c in plan.collectives:  # one for each kind and transform
             counts[c.kind] += c.count
