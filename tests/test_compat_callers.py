@@ -175,6 +175,8 @@ def seen_by_functions(o: Any) -> list[Any]:
         o.masked(at, mask, mask_compatible_extra_args=True),
         o.masked(at, mask),
         o.flatten(plain),
+        o.transforms.selective_transform(at, freeze_mask={"b": True, "w": False}),
+        o.transforms.selective_transform(plain, freeze_mask=True),
         o.multi_transform({"a": plain, "b": o.sgd(0.5)}, {"b": "a", "w": "b"}),
     ):
         updates, state = tx.update(PARAMS, tx.init(PARAMS), step=PARAMS, ignored="a string")
@@ -188,6 +190,21 @@ def test_functions_within_functions_get_what_they_get_in_optax():
     with settings.jax_defaults():
         theirs, ours = seen_by_functions(optax), seen_by_functions(compat)
     assert ours == theirs
+
+
+def test_a_mask_may_name_the_layers_of_another_group():
+    """As the mask functions of trainers do, which walk through a whole model."""
+    params = {"norm": {"g": jnp.ones(2), "b": jnp.ones(2)}, "w": jnp.ones(2)}
+    updates = []
+    for o in (optax, compat):
+        pair = o.GradientTransformation(lambda params: (), lambda updates, state, params=None: (updates, state))
+        decay = o.add_decayed_weights(0.5, lambda tree: {"norm": {"g": False, "b": False}, "w": True})
+        tx = o.multi_transform({"w": o.chain(pair, decay), "n": o.sgd(0.5)}, {"norm": {"g": "n", "b": "n"}, "w": "w"})
+        with settings.jax_defaults():
+            updates.append(tx.update(params, tx.init(params), params)[0])
+    jax.tree.map(np.testing.assert_array_equal, *updates)
+    whole = mx.Masked(mx.Scale(2.0), {"norm": {"g": True}, "w": True})
+    assert whole.update(params | {"norm": {}}, whole.init(params | {"norm": {}}))[0]["w"][0] == 2.0
 
 
 class Epochs:

@@ -135,6 +135,7 @@ def test_partition_rules_give_the_specs_that_they_give_for_optax():
             o.inject_hyperparams(o.adam)(learning_rate=0.1),
             o.multi_transform({"a": o.adam(0.1), "b": o.sgd(0.1, 0.9)}, {"kernel": "a", "bias": "b"}),
             o.adafactor(0.1, min_dim_size_to_factor=2),
+            o.adafactor(),
             o.MultiSteps(o.lion(0.1), 2).gradient_transformation(),
             o.contrib.muon(0.1),
         ]

@@ -1,5 +1,6 @@
 """Functions of `modulax.compat` that do more than construct a class: they are compared with optax's own."""
 
+import contextlib
 import functools
 import importlib
 import operator
@@ -168,6 +169,73 @@ def test_a_traced_number_of_steps_is_not_compared():
 def test_negative_decay_rates_are_refused():
     with pytest.raises(ValueError, match=r"`ExponentialDecay\(decay_rate=...\)` must be positive"):
         compat.exponential_decay(1.0, 2, -0.5)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        pytest.param(
+            lambda o: o.adagrad(0.1, initial_accumulator_value=-1.0),
+            r"`Adagrad\(initial_accumulator_value=...\)",
+            id="adagrad",
+        ),
+        pytest.param(
+            lambda o: o.ema(1.0, debias=False),
+            r"`Ema\(decay=...\)` must be in \[0, 1\), got 1.0. It is accepted",
+            id="average",
+        ),
+        pytest.param(
+            lambda o: o.clip(-1.0),
+            r"`Clip\(max_delta=...\)` must not be",
+            id="clipping",
+        ),
+        pytest.param(
+            lambda o: o.masked(o.rmsprop(0.1, 1.0), {"w": True, "b": False}), r"`RMSProp\(decay=...\)`", id="frozen"
+        ),
+        pytest.param(lambda o: o.inject_hyperparams(o.lion)(0.1, 1.0), r"`Lion\(b1=...\)` must be in", id="injected"),
+        pytest.param(
+            lambda o: o.chain(o.GradientTransformation(*o.scale(0.5)), o.yogi(0.1, b2=1.0)),
+            r"`Yogi\(b2=...\)`",
+            id="pair",
+        ),
+        pytest.param(lambda o: o.novograd(lambda step: 0.1, b1=1.0), r"`NovoGrad\(b1=...\)`", id="schedule"),
+    ],
+)
+def test_numbers_outside_their_range_are_accepted_as_in_optax(make: Callable[[Any], Any], message: str):
+    updates = {}
+    for o in (compat, optax):
+        with pytest.warns(UserWarning, match=message) if o is compat else contextlib.nullcontext():
+            tx = make(o)
+        state, seen = tx.init(PARAMS), []
+        with settings.jax_defaults():
+            for _ in range(3):
+                new, state = tx.update(PARAMS, state, PARAMS)
+                seen.append(new)
+        updates[o] = seen
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), updates[compat], updates[optax])
+
+
+def test_ranges_are_checked_outside_of_compat_and_not_of_traced_numbers():
+    traced = jax.jit(lambda b1: compat.scale_by_lion(b1).update(PARAMS, compat.scale_by_lion().init(PARAMS))[0])
+    np.testing.assert_array_equal(traced(1.0)["b"], 0.0)
+    with pytest.raises(ValueError, match=r"`RMSProp\(decay=...\)` must be in \[0, 1\), got 1.0.$"):
+        mx.RMSProp(0.1, decay=1.0)
+
+
+def test_numbers_with_which_optax_computes_something_else_are_refused():
+    for make in (
+        lambda: compat.apply_every(0),
+        lambda: compat.MultiSteps(compat.sgd(0.1), 0),
+        lambda: compat.clip_by_block_rms(-1.0),
+        lambda: compat.adafactor(0.1, clipping_threshold=-1.0),
+        lambda: compat.contrib.schedule_free_sgd(0.1, warmup_steps=-1),
+        lambda: compat.scale_by_zoom_linesearch(5, tol=-1.0),
+        lambda: compat.piecewise_constant_schedule(0.1, {2: -1.0}),
+    ):
+        with pytest.raises(
+            ValueError, match=r"must (not be negative|be at least 1|be a whole number of at least 1), got"
+        ):
+            make()
 
 
 def test_a_wrapped_schedule_counts_its_steps():

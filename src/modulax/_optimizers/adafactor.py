@@ -11,7 +11,7 @@ from .._protocol.fields import Hyperparameter, OptionalNumber, followed, number
 from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.arithmetic import default_float
-from .._support.checks import DECAY, NON_NEGATIVE
+from .._support.checks import DECAY, NEVER_NEGATIVE
 from .._support.types import Follow
 from .._transforms.adafactor import ScaleByFactoredRMS
 from .._transforms.clipping import ClipByBlockRMS
@@ -79,7 +79,7 @@ class Adafactor(AbstractOptimizer):
     decay_rate: Hyperparameter = number(0.8)
     decay_offset: Hyperparameter = number(0)
     multiply_by_parameter_scale: bool = eqx.field(static=True, default=True)
-    clipping_threshold: OptionalNumber = number(1.0, needs=NON_NEGATIVE, optional=True)
+    clipping_threshold: OptionalNumber = number(1.0, needs=NEVER_NEGATIVE, optional=True)
     momentum: OptionalNumber = number(None, needs=DECAY, optional=True)
     dtype_momentum: DTypeLike | None = eqx.field(static=True, default=jnp.float32)
     weight_decay_rate: OptionalNumber = number(None, optional=True)

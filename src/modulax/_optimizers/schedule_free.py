@@ -20,7 +20,7 @@ from .._protocol.optimizer import AbstractOptimizer, OptimizerState
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.schedule_values import resolve
 from .._support.arithmetic import bias, default_float, safe_sqrt
-from .._support.checks import DECAY, FRACTION, NON_NEGATIVE
+from .._support.checks import DECAY, FRACTION, NEVER_NEGATIVE
 from .._support.module import with_fields
 from .._support.types import Follow, FollowReference
 from .._transforms.regularization import AddDecayedWeights
@@ -107,7 +107,7 @@ class ScheduleFreeSGD(AbstractScheduleFreeOptimizer):
     _base: ClassVar[str] = "SGD(...)"
 
     learning_rate: Hyperparameter = number(1.0)
-    warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
+    warmup_steps: OptionalNumber = number(None, needs=NEVER_NEGATIVE, optional=True)
     b1: Hyperparameter = number(0.9, needs=FRACTION)
     weight_decay: OptionalNumber = number(None, optional=True)
     weight_lr_power: Hyperparameter = number(2.0)
@@ -167,7 +167,7 @@ class ScheduleFreeAdamW(AbstractScheduleFreeOptimizer):
     _base: ClassVar[str] = "AdamW(..., b1=0.0)"
 
     learning_rate: Hyperparameter = number(0.0025)
-    warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
+    warmup_steps: OptionalNumber = number(None, needs=NEVER_NEGATIVE, optional=True)
     b1: Hyperparameter = number(0.9, needs=FRACTION)
     b2: Hyperparameter = number(0.999, needs=DECAY)
     eps: Hyperparameter = number(1e-8)

@@ -1,8 +1,11 @@
 """Argument checks and error messages: what went wrong, what was expected, and the call that works."""
 
+import contextlib
+import contextvars
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import equinox as eqx
@@ -112,14 +115,18 @@ def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str =
 
 
 class Requirement(NamedTuple):
-    """A requirement on a hyperparameter: a predicate on arrays, its wording in messages, and the least whole number."""
+    """A requirement on a hyperparameter: a predicate on arrays, its wording in messages, and the least whole number.
+
+    With `only_here`, optax does not ask for it, and computes with any number what the class here computes.
+    """
 
     is_met_by: Callable[[Any], Any]
     words: str
     least: int | None = None
+    only_here: bool = False
 
 
-DECAY = Requirement(lambda x: (x >= 0) & (x < 1), "must be in [0, 1)")
+DECAY = Requirement(lambda x: (x >= 0) & (x < 1), "must be in [0, 1)", only_here=True)
 
 
 PROPER_FRACTION = Requirement(lambda x: (x > 0) & (x < 1), "must be between 0 and 1")
@@ -128,7 +135,8 @@ PROPER_FRACTION = Requirement(lambda x: (x > 0) & (x < 1), "must be between 0 an
 FRACTION = Requirement(lambda x: (x >= 0) & (x <= 1), "must be in [0, 1]")
 
 
-NON_NEGATIVE = Requirement(lambda x: x >= 0, "must not be negative")
+NON_NEGATIVE = Requirement(lambda x: x >= 0, "must not be negative", only_here=True)
+NEVER_NEGATIVE = NON_NEGATIVE._replace(only_here=False)
 
 
 POSITIVE = Requirement(lambda x: x > 0, "must be positive")
@@ -136,7 +144,26 @@ POSITIVE = Requirement(lambda x: x > 0, "must be positive")
 
 AT_LEAST_ONE = Requirement(lambda x: x >= 1, "must be at least 1")
 WHOLE = Requirement(lambda x: (x >= 1) & (x == x.round()), "must be a whole number of at least 1", 1)
-WHOLE_OR_ZERO = Requirement(lambda x: (x >= 0) & (x == x.round()), "must be a whole number of at least 0", 0)
+WHOLE_OR_ZERO = Requirement(lambda x: (x >= 0) & (x == x.round()), "must be a whole number of at least 0", 0, True)
+# What was met outside its range, within `any_range`.
+_met = contextvars.ContextVar[dict[str, None] | None]("_met", default=None)
+
+
+@contextlib.contextmanager
+def any_range(*, warns: bool = False) -> Iterator[None]:
+    """In the block, accept numbers outside a range that optax does not ask for.
+
+    Args:
+        warns: whether to warn of them, in the line that called the function with the block.
+    """
+    around = _met.get()
+    token = _met.set(found := {} if around is None or not warns else around)
+    try:
+        yield
+    finally:
+        _met.reset(token)
+    for message in found if warns and around is None else ():
+        warnings.warn(message, stacklevel=4)
 
 
 def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:
@@ -145,12 +172,16 @@ def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) 
     A concrete value is checked at once. A traced value is checked when the program runs, if `deferred`, else not at
     all.
     """
+    met = _met.get() if requirement.only_here else None
     if isinstance(value, Tracer):
         broken = jnp.logical_not(requirement.is_met_by(value))
-        return eqx.error_if(value, broken, f"{call} {requirement.words}.") if deferred else value
+        return eqx.error_if(value, broken, f"{call} {requirement.words}.") if deferred and met is None else value
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and not np.all(requirement.is_met_by(np.asarray(value))):
         hint = "" if requirement.least is None else f" Write {np.fmax(np.rint(value), requirement.least):.0f}."
-        raise ValueError(f"{call} {requirement.words}, got {np.asarray(value)[()]!s}.{hint}")
+        message = f"{call} {requirement.words}, got {np.asarray(value)[()]!s}."
+        if met is None:
+            raise ValueError(message + hint)
+        met[f"{message} It is accepted, as in optax."] = None
     return value
 
 

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .._protocol.fields import Number, number
@@ -48,6 +49,7 @@ class ScaleByRSS(AbstractLeafwise[ScaleByRSSState]):
     def update_leaf(self, now, g, s, p):
         del now, p
         total = s.sum_of_squares + abs_sq(g)
-        root = safe_sqrt(self.eps + total)
-        # An entry whose gradients were all zero has a root of zero if `eps` and the first value are zero.
+        # An entry whose gradients were all zero has a root of zero if the first value is zero; so has one with a sum
+        # below zero, which optax allows.
+        root = jnp.where(total > 0, safe_sqrt(self.eps + total), 0)
         return ratio(g, root), ScaleByRSSState(sum_of_squares=total)

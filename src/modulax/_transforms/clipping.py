@@ -12,7 +12,7 @@ from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise, StateT
 from .._protocol.transform import EmptyState
 from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, default_float, safe_increment, safe_sqrt
-from .._support.checks import NON_NEGATIVE
+from .._support.checks import NEVER_NEGATIVE, NON_NEGATIVE
 from .._support.module import AbstractState, shared
 from .._support.types import Count, Shared
 from ..tree._arithmetic import clip_entries
@@ -199,7 +199,7 @@ class ClipByBlockRMS(AbstractLeafwise):
 
     _keeps_gradients: ClassVar[bool] = True
 
-    threshold: Number = required_number(needs=NON_NEGATIVE)
+    threshold: Number = required_number(needs=NEVER_NEGATIVE)
 
     def update_leaf(self, now, g, s, p):
         del now, p

@@ -11,7 +11,7 @@ from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import Effect
 from .._support.arithmetic import default_float, safe_increment
-from .._support.checks import FRACTION, NON_NEGATIVE, PROPER_FRACTION, WHOLE, WHOLE_OR_ZERO
+from .._support.checks import FRACTION, NEVER_NEGATIVE, NON_NEGATIVE, PROPER_FRACTION, WHOLE, WHOLE_OR_ZERO
 from .._support.module import AbstractState, counter, shared
 from .._support.types import Count, Shared
 from .polyak import loss_of
@@ -76,7 +76,7 @@ class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
     factor: Number = number(0.1, needs=PROPER_FRACTION)
     patience: Number = number(10, needs=WHOLE)
     rtol: Number = number(1e-4, needs=FRACTION)
-    atol: Number = number(0.0, needs=NON_NEGATIVE)
+    atol: Number = number(0.0, needs=NEVER_NEGATIVE)
     cooldown: Number = number(0, needs=WHOLE_OR_ZERO)
     accumulation_size: Number = number(1, needs=WHOLE)
     min_scale: Number = number(0.0, needs=NON_NEGATIVE)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, choice, number
 from .._support.arithmetic import default_float, safe_sqrt
-from .._support.checks import NON_NEGATIVE, POSITIVE
+from .._support.checks import NEVER_NEGATIVE, NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from ..tree._math import choose
@@ -127,7 +127,7 @@ class ScaleByZoomLinesearch(AbstractLinesearch):
 
     max_linesearch_steps: int = eqx.field(static=True, metadata={"least": 1})
     max_learning_rate: OptionalNumber = number(None, needs=POSITIVE, optional=True)
-    tol: Number = number(0.0, needs=NON_NEGATIVE)
+    tol: Number = number(0.0, needs=NEVER_NEGATIVE)
     increase_factor: Number = number(2.0, needs=POSITIVE)
     slope_rtol: Number = number(1e-4, needs=NON_NEGATIVE)
     curv_rtol: Number = number(0.9, needs=NON_NEGATIVE)

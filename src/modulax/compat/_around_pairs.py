@@ -13,6 +13,7 @@ import jax.tree_util as jtu
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.transform import AbstractTransform, everything_in
+from .._support.checks import any_range
 from .._support.tracing import tracing
 from ._helpers import is_function
 from ._pairs import Pair, is_pair, without_boundary
@@ -64,6 +65,7 @@ for _cls in (AsArrays, AsPython):
     without_boundary(_cls)
 
 
+@any_range()
 def holds_pair(transform: Any) -> bool:
     """Whether a pair of functions is in a transform."""
     return isinstance(transform, AbstractTransform) and any(map(is_pair, everything_in(transform)))

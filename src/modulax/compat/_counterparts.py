@@ -4,7 +4,7 @@ A function is the one of modulax. A class is called through a function with opta
 has that field, and with the arguments that optax takes by position in their place.
 """
 
-import functools
+import contextlib
 import importlib
 import inspect
 import operator
@@ -14,6 +14,8 @@ from typing import Any
 
 from .._catalog.optax_names import home
 from .._protocol.fields import ScalarOrSchedule
+from .._protocol.transform import AbstractTransform
+from .._support.checks import any_range
 from .._support.wrong_calls import wrong_call
 from ._masks import as_mask
 from ._transformations import making, native_in, transformation
@@ -40,19 +42,7 @@ def equivalent(module: str, name: str) -> Any:
     value = counterpart(module, name)
     if inspect.isclass(value) and name[0].islower():
         return as_function(value, module, name)
-    if name == "selective_transform":
-        return making(_freezing(value))
     return making(value) if name == "add_mean_variance_to_opt" else value
-
-
-def _freezing(function: Any) -> Any:
-    """`selective_transform`, with a mask as in optax."""
-
-    @functools.wraps(function)
-    def selective_transform(optimizer: Any, *, freeze_mask: Any) -> Any:
-        return function(optimizer, freeze_mask=as_mask(freeze_mask))
-
-    return selective_transform
 
 
 def as_function(
@@ -101,7 +91,9 @@ def as_function(
         except TypeError as error:
             raise TypeError(wrong_call(function, args, kwargs)) from error
         masks = {key: as_mask(x) for key, x in given.items() if key.endswith("mask")}
-        return transformation(cls(**{names.get(key, key): native_in(x) for key, x in (given | masks).items()}, **fixed))
+        values = {names.get(key, key): native_in(x) for key, x in (given | masks).items()}
+        with any_range(warns=True) if issubclass(cls, AbstractTransform) else contextlib.nullcontext():
+            return transformation(cls(**values, **fixed))
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = f"modulax.compat.{module}".rstrip(".")  # by which pickle finds it

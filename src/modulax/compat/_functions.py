@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from .._containers.chain import Chain
 from .._containers.injected import Injected, inject_hyperparams as _inject
-from .._containers.masked import Masked
+from .._containers.masked import Masked, selective_transform as _selective_transform
 from .._containers.partition import Partition
 from .._containers.reshaping import Flatten
 from .._optimizers.adadelta import Adadelta
@@ -63,29 +63,16 @@ def chain(*args) -> Tx:
     return Chain(**beside_pairs(made.parts)) if holds_pair(made) else made
 
 
-def dice_loss(
-    predictions,
-    targets,
-    *,
-    class_weights=None,
-    smooth=1.0,
-    alpha=0.5,
-    beta=0.5,
-    apply_softmax=True,
-    reduction="mean",
-    ignore_background=False,
-    axis=None,
-) -> jax.Array:
+@functools.wraps(_dice_loss, ("__doc__",))
+def dice_loss(predictions, targets, **options) -> jax.Array:
     has_classes = np.ndim(predictions) >= np.ndim(targets) and np.shape(predictions)[-1:] != (1,)
-    is_checked = not apply_softmax and has_classes and not isinstance(predictions, Tracer)
+    is_checked = not options.get("apply_softmax", True) and has_classes and not isinstance(predictions, Tracer)
     if is_checked and not np.allclose(np.sum(predictions, axis=-1), 1, atol=1e-5):
         raise ValueError(
             "`dice_loss(apply_softmax=False)` needs valid probability distributions, which add up to 1 along the last "
             "axis. For independent probabilities, use `modulax.losses.dice_loss`."
         )
-    options = {"apply_softmax": apply_softmax, "reduction": reduction, "ignore_background": ignore_background}
-    numbers = {"class_weights": class_weights, "smooth": smooth, "alpha": alpha, "beta": beta}
-    return _dice_loss(predictions, targets, axis=axis, **numbers, **options)
+    return _dice_loss(predictions, targets, **options)
 
 
 def differentially_private_aggregate(l2_norm_clip, noise_multiplier, key=None, *, seed=None) -> Tx:
@@ -226,6 +213,13 @@ def schedule_free_eval_params(state, params) -> Any:
 
 def _is_schedule_free(x: Any) -> bool:
     return type(x).__name__ == "ScheduleFreeState"  # also of the state here
+
+
+def selective_transform(optimizer, *, freeze_mask) -> Tx:
+    if not holds_pair(optimizer):
+        return _selective_transform(optimizer, freeze_mask=as_mask(freeze_mask))
+    labels = jtu.tree_map(lambda is_frozen: "freeze" if is_frozen else "train", freeze_mask)
+    return partition({"train": optimizer, "freeze": SetToZero()}, lambda params: labels)
 
 
 def sophia(

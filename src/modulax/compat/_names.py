@@ -108,13 +108,6 @@ NAMES: dict[str, tuple[str, ...]] = {
             sum unwrap_random_key_data update_infinity_moment update_moment update_moment_per_elem_norm vdot where
             zeros_like
         """,
-        "tree_utils": """
-            NamedTupleKey tree_add tree_add_scale tree_allclose tree_batch_shape tree_bias_correction tree_cast
-            tree_cast_like tree_clip tree_conj tree_div tree_dtype tree_full_like tree_get tree_get_all_with_path
-            tree_map_params tree_max tree_min tree_mul tree_norm tree_ones_like tree_random_like tree_real tree_scale
-            tree_set tree_size tree_split_key_like tree_sub tree_sum tree_unwrap_random_key_data
-            tree_update_infinity_moment tree_update_moment tree_update_moment_per_elem_norm tree_vdot tree_where
-            tree_zeros_like
-        """,
     }.items()
 }
+NAMES["tree_utils"] = ("NamedTupleKey", *(f"tree_{name}" for name in NAMES["tree"]))

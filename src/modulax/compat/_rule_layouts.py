@@ -1,7 +1,6 @@
 """Layouts of rules whose state has another form in optax, and of functions of the caller."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -117,30 +116,6 @@ def function_to_optax(t: Any, state: Any, form: Form) -> Theirs:
     return state.inner_state
 
 
-def pair_to_optax(t: Any, state: Any, form: Form) -> Theirs:
-    """Return the state of a pair of functions, with `MaskedNode()` in trees like the parameters."""
-    del t
-    return state if form.marks is None else _with_each(form.like, form.out, state)
-
-
-def pair_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
-    """Return the state of a pair of functions, without `MaskedNode()` in trees like the parameters."""
-    del t
-    return theirs if form.marks is None else _with_each(form.marks, form.back, theirs)
-
-
-def _with_each(like: PyTree, convert: Callable[[PyTree], PyTree], state: Any) -> Any:
-    """The state with each subtree converted that has the structure of another tree with leaves."""
-    wanted = jtu.tree_structure(like)
-
-    def is_like(x: Any) -> bool:
-        return jtu.tree_structure(x) == wanted
-
-    return (
-        jtu.tree_map(lambda x: convert(x) if is_like(x) else x, state, is_leaf=is_like) if wanted.num_leaves else state
-    )
-
-
 lays_out([ScaleByFactoredRMS], factored_to_optax, factored_from_optax)
 lays_out([ScaleByDistanceOverGradients], distance_to_optax, distance_from_optax)
 lays_out([ScaleByGaLore], galore_to_optax, galore_from_optax)
@@ -149,4 +124,4 @@ lays_out([AverageIncrementallyUpdates], mean_to_optax, mean_from_optax)
 lays_out([AddDecayedWeights], decay_to_optax, decay_from_optax)
 lays_out([FromFunctions], function_to_optax, lambda t, theirs, form: FromFunctionsState(theirs))
 lays_out([FromOptax], function_to_optax, lambda t, theirs, form: FromOptaxState(theirs))
-lays_out([Pair], pair_to_optax, pair_from_optax)
+lays_out([Pair], lambda t, state, form: state, lambda t, theirs, form: theirs)

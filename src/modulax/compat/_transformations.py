@@ -20,6 +20,7 @@ from .._protocol.boundary import AbstractUpdateBoundary, InitBoundary
 from .._protocol.entry import as_written, entry
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform, everything_in
+from .._support.checks import any_range
 from .._support.tracing import runs_as_python
 from ..aggregate import Aggregator as _Aggregator
 from ..tree._align import paired
@@ -124,7 +125,8 @@ class Method:
         if type(kwargs.get("params", args[-1] if args else None)) is LookaheadParams:
             names = _SIGNATURES[self.__name__].parameters
             return self._of_pair(**dict(zip(names, args, strict=False)) | kwargs)
-        return self._function(self._called, *args, **kwargs)
+        with any_range():
+            return self._function(self._called, *args, **kwargs)
 
     def _of_pair(self, params: Any, updates: Any = None, state: Any = None, **extra: Any) -> Any:
         """Call a method of `Lookahead` with a pair of parameters, which stays outside of the compiled program."""
@@ -209,6 +211,7 @@ class ScheduleFunction:
         return repr(self.schedule)
 
 
+@any_range()
 def transformation(x: Any) -> Any:
     """A transform as a pair of functions, and a schedule as a function; anything else is returned as it is."""
     if isinstance(x, AbstractSchedule):
@@ -257,7 +260,8 @@ def making(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
-        return transformation(function(*map(native_in, args), **{key: native_in(x) for key, x in kwargs.items()}))
+        with any_range(warns=True):
+            return transformation(function(*map(native_in, args), **{key: native_in(x) for key, x in kwargs.items()}))
 
     return make
 

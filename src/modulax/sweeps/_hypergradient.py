@@ -29,6 +29,7 @@ from .._support.checks import (
     AT_LEAST_ONE,
     DECAY,
     FRACTION,
+    NEVER_NEGATIVE,
     NON_NEGATIVE,
     POSITIVE,
     PROPER_FRACTION,
@@ -75,7 +76,7 @@ class Interval(NamedTuple):
 EVERYWHERE = Interval(-INF, INF)
 INTERVALS: dict[Requirement | None, Interval] = {
     **dict.fromkeys((DECAY, FRACTION, PROPER_FRACTION), Interval(0, 1)),
-    **dict.fromkeys((POSITIVE, NON_NEGATIVE, WHOLE_OR_ZERO), Interval(0, INF)),
+    **dict.fromkeys((POSITIVE, NON_NEGATIVE, NEVER_NEGATIVE, WHOLE_OR_ZERO), Interval(0, INF)),
     **dict.fromkeys((AT_LEAST_ONE, WHOLE), Interval(1, INF)),
 }
 
