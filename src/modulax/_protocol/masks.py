@@ -222,9 +222,9 @@ class _Tree(AbstractLabels):
                     f"The tree of labels has no label for the leaf `{path}`; it has {listing(known)}.{hint}"
                 )
             found.append(None if prefix is None else labels[prefix])
-        paths = leaf_paths(tree, with_none=True)
+        paths, empty = leaf_paths(tree, with_none=True), nodes_without_leaves(tree) if unused else []
         # There is nothing to label in a tree without leaves, which `tree.map_params` initializes a state with.
-        if paths and unused and (unknown := unused - set(nodes_without_leaves(tree))):
+        if paths and (unknown := [names for names in unused if longest_prefix(names, empty) is None]):
             raise ValueError(
                 f"The tree of labels has {listing(sorted('.'.join(names) for names in unknown))}, which the parameters "
                 f"don't have. The leaves of the parameters are {listing(paths)}."
