@@ -131,3 +131,10 @@ def test_the_loss_of_nan_is_nan():
     t, p = jnp.eye(4)[:2], jnp.full((2, 4), jnp.nan)
     for loss in (losses.dice_loss, losses.binary_dice_loss, losses.multiclass_generalized_dice_loss):
         assert np.isnan(loss(p, t)).all()
+
+
+def test_a_class_that_is_surely_absent_has_a_finite_derivative_without_smoothing():
+    logits, targets = jnp.array([[[30.0, 90.0, 30.0]]]), jnp.array([[[0.0, 1.0, 0.0]]])
+    loss, slope = jax.value_and_grad(lambda x: jnp.sum(losses.dice_loss(x, targets, smooth=0.0)))(logits)
+    np.testing.assert_allclose(loss, 2 / 3, rtol=1e-6)
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
