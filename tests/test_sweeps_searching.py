@@ -269,6 +269,17 @@ def test_pbt_of_a_space_draws_from_it_and_mode_max_copies_the_largest():
     np.testing.assert_array_equal(found.history["momentum"][:, 0], [m.momentum for m in population()])
 
 
+def test_pbt_copies_no_member_that_diverged():
+    def advance(optimizer: Any, carry: Any) -> Any:
+        return carry, jnp.where(optimizer.learning_rate < 0.25, carry, jnp.nan)
+
+    members = sweeps.grid(mx.SGD(0.1), learning_rate=np.arange(1, 9) / 10)
+    training = sweeps.Trainable(NO_STATE.start, advance)
+    found = sweeps.pbt(members, training, explore={"learning_rate": 1.2}, segments=2, exploit=0.5, **QUIET)
+    assert found.parents is not None
+    assert set(found.parents[4:, 1].tolist()) <= {0, 1}
+
+
 def test_pbt_changes_each_value_of_a_pattern_by_itself():
     optimizer = mx.groups(mx.SGD(0.1), {"b": {"learning_rate": 0.001}})
     members = sweeps.concat({"mine": [optimizer] * 4})

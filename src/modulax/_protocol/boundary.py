@@ -172,7 +172,9 @@ class EvalBoundary(AbstractBoundary):
         if message := wrong_state(f"{self.owner}.eval_params", self.method, state, params):
             raise ValueError(message)
         trained = trainable(params)
-        return (eqx.combine(self.inside(transform, _with_modules(transform, state, trained), trained), params),)
+        found = self.inside(transform, _with_modules(transform, state, trained), trained)
+        # They are computed from the state, which may be divided where the parameters are whole.
+        return (eqx.combine(placed_like(found, trained), params),)
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
         return self.program(transform, state, params)[0]
