@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 import sys
 from collections import OrderedDict
@@ -432,3 +433,27 @@ def test_a_full_disk_is_an_os_error_and_leaves_the_checkpoint(tmp_path: Path, mo
     message = "Unsupported type"
     with pytest.raises(ValueError, match="Unsupported type"):
         checkpoint.save(tmp_path / "b", {"w": jnp.zeros(2)})
+
+
+def test_a_list_that_grew_or_shrank_is_remarked_on():
+    """Its entries are matched by index; by the printed `rename` from its end on."""
+
+    def tree(values: list[float]) -> Any:
+        params = {"layers": [{"w": jnp.full(2, x)} for x in values], "n": jnp.ones(1)}
+        return {"params": params, "state": jax.tree.map(lambda x: x + 1, mx.SGD(0.1, momentum=0.9).init(params))}
+
+    for now, before in (([-1.0, -1.0, -1.0, -1.0], [0.0, 1.0, 2.0]), ([-1.0], [0.0, 1.0])):
+        saved = checkpoint.state_dict(tree(before))
+        _, report = checkpoint.load_state_dict(tree(now), saved, strict=False)
+        (remark,) = report.remarks
+        assert remark.startswith(f"`params.layers` has {len(now)} entries, and {len(before)} in the checkpoint.")
+        rename = eval(remark.split("`rename=")[1].split("`")[0], {"re": re})
+        found, report = checkpoint.load_state_dict(tree(now), saved, rename=rename, strict=False)
+        values = [float(layer["w"][0]) for layer in found["params"]["layers"]]
+        assert values == [*now, *before][-len(now) :]
+        assert mx.tree.get(found["state"], "trace")["layers"][-1]["w"][0] == 1
+    # Groups with numbers as keys are no list.
+    two, one = (mx.Partition({i: mx.SGD(0.1) for i in range(n)}, {"w": 0, "v": n - 1}) for n in (2, 1))
+    params = {"w": jnp.ones(2), "v": jnp.ones(3)}
+    _, report = checkpoint.load_state_dict(one.init(params), checkpoint.state_dict(two.init(params)), strict=False)
+    assert not report.remarks

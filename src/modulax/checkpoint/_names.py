@@ -173,7 +173,7 @@ def match(
 
     wanted = {name: x for name, x in fresh.items() if name not in found.refused}
     proposed = {}
-    nesting = Nesting(template.tree, template.joined, leaves, old) if fresh else None
+    nesting = Nesting(template.tree, template.joined, leaves, old) if fresh or unused else None
     if nesting and wanted and unused:
         in_states = {name: nesting.part(name) for name in leaves if nesting.place(name).rest}
         shared = beside(nesting, leaves)
@@ -183,8 +183,21 @@ def match(
     sources = {name: source for name, source in found.sources.items() if name not in found.left_out}
     taken = set(sources.values())
     others = [name for name in leaves if name not in sources], [name for name in old.values() if name not in taken]
-    copies = remarks_on_copies(nesting, leaves, sources) if nesting else []
-    return Match(sources, *others, proposed, found.remarks + copies)
+    said = remarks_on_copies(nesting, leaves, sources) + _remarks_on_lists(nesting, leaves, old) if nesting else []
+    return Match(sources, *others, proposed, found.remarks + said)
+
+
+def _remarks_on_lists(nesting: Nesting, *both: Iterable[Names]) -> list[str]:
+    """What to say of a list that has more or fewer entries than in the checkpoint, given the names in both."""
+    found = [{x[:i] for x in names for i in range(2, len(x) + 1) if x[i - 1].isdigit()} for names in both]
+    ours, theirs = (collections.Counter(x[:-1] for x in entries) for entries in found)
+    changed = [x for x in ours if x in theirs and ours[x] != theirs[x] and x[-1] not in nesting.keyed]
+    said = (
+        "`{0}` has {1} entries, and {2} in the checkpoint. They are matched by index: if the first ones are new or "
+        'gone, write `rename=lambda name: re.sub(r"\\b{3}\\.(\\d+)", lambda m: f"{3}.{{int(m[1]) + {4}}}", name)`.'
+    )
+    first = sorted(changed, key=lambda x: (len(x), x))[:1]  # the parameters, before their moments
+    return [said.format(join(x), ours[x], theirs[x], x[-1], ours[x] - theirs[x]) for x in first]
 
 
 def _pairs(

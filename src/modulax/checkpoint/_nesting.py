@@ -50,7 +50,7 @@ class Nesting:
     """
 
     def __init__(self, template: PyTree, joined: set[Names], own: Iterable[Names], saved: Iterable[Names]):
-        self._fields, self._keyed = nesting_fields()
+        self._fields, self.keyed = nesting_fields()
         self._auxiliary, self._shared = auxiliary_fields(), shared_fields()
         found = _sections(template)
         self._fields |= {section.names[-1] for section in found if section.kind == "states"}
@@ -73,7 +73,7 @@ class Nesting:
         root = min(joined, default=len(names))
         stop = root
         while stop < len(names) and names[stop] in self._fields:
-            stop += 1 + (names[stop] in self._keyed)
+            stop += 1 + (names[stop] in self.keyed)
         return Place(names[:root], names[root:stop], names[stop:])
 
     def part(self, names: Names) -> tuple[Names, Names]:
@@ -107,7 +107,7 @@ class Nesting:
 
     def form(self, nesting: Names) -> Names:
         """Return a nesting without the keys of groups of parameters, in which the states of groups differ."""
-        is_group = [i > 0 and nesting[i - 1] in self._keyed - {"parts"} for i in range(len(nesting))]
+        is_group = [i > 0 and nesting[i - 1] in self.keyed - {"parts"} for i in range(len(nesting))]
         return tuple("" if skips else name for name, skips in zip(nesting, is_group, strict=True))
 
     def distance(self, place: Place, other: Names) -> tuple[bool, int, int, int, bool] | None:
@@ -150,7 +150,7 @@ class Nesting:
         """Whether the nestings part at two keys, of which the other tree has one too: it fills or takes that one."""
         for i, (own, other) in enumerate(zip(nesting, middle, strict=False)):
             if own != other:
-                is_key = i > 0 and nesting[i - 1] in self._keyed
+                is_key = i > 0 and nesting[i - 1] in self.keyed
                 before = root + nesting[:i]
                 return is_key and ((*before, own) in self._saved or (*before, other) in self._own)
         return False
@@ -184,7 +184,7 @@ class Nesting:
         while i < len(nesting):
             if nesting[i] not in self._fields:
                 return None
-            has_key = nesting[i] in self._keyed and i + 1 < len(nesting)
+            has_key = nesting[i] in self.keyed and i + 1 < len(nesting)
             if has_key:
                 keys.append(nesting[i + 1])
             i += 1 + has_key
@@ -192,7 +192,7 @@ class Nesting:
 
     def _is_rule(self, by_prefix: Mapping[Names, set[Names]], prefix: Names) -> bool:
         """Whether the state at a prefix is under the key of a part and holds no further states."""
-        ends_in_key = len(prefix) > 1 and prefix[-2] in self._keyed
+        ends_in_key = len(prefix) > 1 and prefix[-2] in self.keyed
         return ends_in_key and not self._holds(by_prefix, prefix)
 
     def _holds(self, by_prefix: Mapping[Names, set[Names]], prefix: Names) -> bool:
