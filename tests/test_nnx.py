@@ -292,6 +292,16 @@ def test_remat_and_eval_shape(graph: bool):
     assert shapes == jax.tree.map(jnp.shape, nnx.as_pure(nnx.state(optimizer, graph=graph)))
 
 
+def test_the_shapes_of_an_optimizer_are_known_within_a_mesh():
+    def make() -> Any:
+        return modulax.nnx.Optimizer(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), mx.AdamW(1e-3))
+
+    with jax.set_mesh(jax.make_mesh((1,), ("data",))):
+        abstract, optimizer = nnx.eval_shape(make), make()
+    shapes = [[x.shape for x in jax.tree.leaves(nnx.state(tree))] for tree in (abstract, optimizer)]
+    assert shapes[0] == shapes[1]
+
+
 def test_moments_carry_metadata_and_live_where_the_parameters_are():
     mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
     sharding = NamedSharding(mesh, PartitionSpec("data"))

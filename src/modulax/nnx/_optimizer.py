@@ -74,6 +74,11 @@ class Arrays:
     def __repr__(self) -> str:
         return f"Arrays({', '.join(self.names)})"
 
+    @property
+    def sharding(self) -> list[Any]:
+        """The shardings, which `nnx.eval_shape` within a mesh looks for, to give one to a variable that has none."""
+        return [x.sharding for x in self.arrays]
+
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[JoinedNames, ...]]:
         keys = [jtu.DictKey(JoinedNames(name)) for name in self.names]
         return list(zip(keys, self.arrays, strict=True)), self.names
