@@ -285,7 +285,8 @@ def run(
         sweep: a sweep, a list of optimizers, or one optimizer.
         train: `train(optimizer, key)`, or a `Trainable`, which is trained in segments.
         seeds: the number of seeds.
-        key: random key, which is split into one per seed; by default `jax.random.key(0)`.
+        key: random key, which is split into one per seed; by default `jax.random.key(0)`. A key of `rbg` draws other
+            numbers in a batch than alone.
         segments: the number of segments of a `Trainable`.
         chunk: the largest number of members to train at a time; the chunks are of equal size. By default, as many as
             the memory of the devices holds, which the compiler and the devices tell.
