@@ -87,6 +87,9 @@ def test_a_card_says_what_an_optimizer_needs_and_stores():
     assert mx.card("dpsgd").takes_examples
     assert mx.card("prodigy").state_bytes == 16
     assert "obj_fn" in mx.card("sophia").extra
+    for inner in (mx.AdaHessian(0.1), mx.SophiaG(0.1), mx.ScaleByAdaHessian()):
+        outer = mx.Chain(mx.SkipSpikes(mx.SGD(0.1), by="loss"), mx.Lookahead(inner, 2, 0.5))
+        assert (inner.required_arguments, outer.required_arguments) == (("obj_fn",), ("value", "obj_fn"))
     assert not mx.card("rprop").takes_complex
     assert mx.card(mx.SGD).state_bytes == 0
     assert mx.card(mx.SGD(0.1, momentum=0.9)).state_bytes == 4

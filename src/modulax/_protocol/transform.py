@@ -25,7 +25,7 @@ from .._support.variables import is_variable, without_variables
 from ..tree._math import zeros_without
 from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
 from .entry import as_written, entry, explained
-from .extra_arguments import everything_in, extra_arguments
+from .extra_arguments import everything_in, extra_arguments, required_arguments
 from .frozen import numbers_with_paths
 from .hyperparameters import AbstractHyperparameters, Hyperparameters, hashable
 from .last_step import at_last_step, with_factors
@@ -105,7 +105,8 @@ class AbstractTransform(AbstractHyperparameters):
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """What `update` requires: `"params"`, extra arguments such as `"value"`, the loss, and `"real"` parameters."""
+    """What `update` of this class requires: `"params"`, extra arguments such as `"value"`, the loss, and `"real"`
+    parameters. With those of all transforms inside, the extra arguments are in `required_arguments`."""
 
     clock: ClassVar[Clock] = "caller"
     """Which step count the schedules inside follow.
@@ -169,6 +170,11 @@ class AbstractTransform(AbstractHyperparameters):
     def example_axes(self) -> tuple[int, ...]:
         """The batch axes of per-example gradients, if `update` takes such gradients; else empty."""
         return ()
+
+    @property
+    def required_arguments(self) -> tuple[str, ...]:
+        """The extra arguments that a step requires, here and in all transforms, schedules and measures inside."""
+        return tuple(required_arguments(self))
 
     @abc.abstractmethod
     def init(self, params: Params) -> State:
