@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,8 +25,6 @@ from .._support.methods import explained
 from .._support.tables import html_table
 from ..tree._math import shapes_of
 from .describe import FROZEN, NO_LEAF_DECAYS, Description, describe
-
-_LARGEST_DECAY = 0.01  # of a weight in one step, which halves it in 70
 
 
 class Findings(tuple[str, ...]):
@@ -198,15 +195,14 @@ def _two_rates(optimizer: AbstractTransform) -> Iterator[str]:
     """A sentence for each `ScheduleFree` whose learning rate is not that of its base optimizer."""
     for transform in everything_in(optimizer):
         base = getattr(transform, "base_optimizer", None)
-        rates = [getattr(x, "learning_rate", None) for x in (transform, base)]
-        if isinstance(base, AbstractOptimizer) and all(isinstance(x, (float, np.ndarray)) for x in rates):
-            own, inner = map(np.asarray, rates)
-            if own.shape == inner.shape and np.any(own != inner):
-                yield (
-                    f"the learning rate of `{type(transform).__name__}` is {own:.4g}, and that of the "
-                    f"`{type(base).__name__}` in it {inner:.4g}. It is the same rate again: write both, "
-                    f'`replace(**{{"*.learning_rate": ...}})`.'
-                )
+        own, inner = (getattr(x, "learning_rate", None) for x in (transform, base))
+        is_known = isinstance(base, AbstractOptimizer) and all(isinstance(x, (float, np.ndarray)) for x in (own, inner))
+        if is_known and np.any(own != inner):
+            yield (
+                f"the learning rate of `{type(transform).__name__}` is {own:.4g}, and that of the "
+                f"`{type(base).__name__}` in it {inner:.4g}. It is the same rate again: write both, "
+                f'`replace(**{{"*.learning_rate": ...}})`.'
+            )
 
 
 def _misplaced_decay(optimizer: AbstractTransform) -> Iterator[str]:
@@ -225,9 +221,9 @@ def _heavy_decay(optimizer: AbstractTransform) -> Iterator[str]:
     parts = [part.transform for part in parts_over_run(optimizer)]
     for decay, rate in itertools.pairwise(parts):
         if hasattr(decay, "weight_decay") and hasattr(rate, "flip_sign") and not hasattr(decay, "trust_coefficient"):
-            factors = largest(rate.learning_rate), largest(decay.weight_decay)
-            if None not in factors and math.prod(factors) > _LARGEST_DECAY:
-                what = f"the learning rate {factors[0]:.4g} times the weight decay {factors[1]:.4g}"
+            peak, most = largest(rate.learning_rate), largest(decay.weight_decay)
+            if peak and most and peak * most > 0.01:  # which halves a weight in 70 steps
+                what = f"the learning rate {peak:.4g} times the weight decay {most:.4g}"
                 yield f"{what} is taken from the weights in each step. Products below 0.001 are usual."
     for part in parts:
         yield from _heavy_decay(part)
@@ -250,16 +246,14 @@ def _decay(optimizer: AbstractTransform, shown: Description, tree: PyTree, roles
     vectors = [path for path, role in roles.items() if role.kind in ("bias", "gain")]
     reached = [path for path in vectors if path in decaying]
     matrices = {path for path, role in roles.items() if role.is_linear}
-    if not reached or (reached != vectors and (not matrices or matrices & decaying)):
-        return
-    if reached != vectors:
-        yield f"weight decay reaches {listing(reached, 3)} and no matrix. Write `mask=decays` for the other way round."
-        return
-    if remedies := dict.fromkeys(_remedies(optimizer, tree, [path in vectors for path in roles])):
+    remedies = dict.fromkeys(_remedies(optimizer, tree, [path in vectors for path in roles]))
+    if remedies and reached == vectors:
         yield (
             f"weight decay reaches all biases and gains, {listing(vectors, 3)}. Most recipes leave them out: "
             f"{' and '.join(remedies)}."
         )
+    elif reached and matrices and not matrices & decaying and reached != vectors:
+        yield f"weight decay reaches {listing(reached, 3)} and no matrix. Write `mask=decays` for the other way round."
 
 
 def _remedies(optimizer: AbstractTransform, tree: PyTree, where: Sequence[bool]) -> Iterator[str]:

@@ -98,8 +98,7 @@ class Chain(AbstractContainer):
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state
-        suspects = list(clips_of_steps(list(self.parts.values())))
-        return Effect(warnings=list(mistakes_in_order(self.parts, tree)), suspects=suspects)
+        return Effect(warnings=list(mistakes_in_order(self.parts, tree)), suspects=list(clips_of_steps(self.parts)))
 
     def init(self, params: Params) -> ChainState:
         """Return the initial states of all parts."""

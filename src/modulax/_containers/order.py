@@ -42,9 +42,9 @@ def mistakes_in_order(parts: Mapping[str, AbstractTransform], tree: PyTree) -> I
             )
 
 
-def clips_of_steps(parts: Sequence[AbstractTransform]) -> Iterator[str]:
+def clips_of_steps(parts: Mapping[str, AbstractTransform]) -> Iterator[str]:
     """Yield a sentence for each clip with a fixed bound that stands after what has a learning rate."""
-    for x, y in itertools.combinations(parts, 2):
+    for x, y in itertools.combinations(parts.values(), 2):
         is_late = _is_optimizer(x) or hasattr(x, "learning_rate")
         if is_late and type(y).__module__.endswith("._transforms.clipping") and not last_one_in(x):
             name, steps = type(y).__name__, f"the steps of `{type(x).__name__}`"

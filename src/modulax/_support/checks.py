@@ -53,16 +53,6 @@ def check_option(owner: str, name: str, value: Any, options: Sequence[str]) -> N
         raise ValueError(f"`{owner}({name}=...)` must be one of {listing(map(repr, options))}, got {value!r}.{close}")
 
 
-def check_dtype(owner: object, field: str) -> None:
-    """Raise an error if the value of a field is neither a dtype nor None."""
-    value = getattr(owner, field)
-    try:
-        jnp.dtype(value)
-    except TypeError as error:
-        call = f"`{type(owner).__name__}({field}=...)`"
-        raise ValueError(f'{call} must be a dtype, such as `jnp.bfloat16` or "float32", got {value!r}.') from error
-
-
 def check_extra(what: str, needs: Sequence[str], extra: Mapping[str, Any]) -> None:
     """Raise an error if a required extra argument of `update` is missing, or if the loss is not a scalar."""
     if lacking := [argument for argument in needs if extra.get(argument) is None]:
@@ -92,9 +82,13 @@ def check_setting(owner: object, field: dataclasses.Field) -> None:
     """
     if options := options_of(field):
         check_option(type(owner).__name__, field.name, getattr(owner, field.name), options)
-    if field.name.endswith("dtype") and field.metadata.get("static"):
-        check_dtype(owner, field.name)
     value, least = getattr(owner, field.name), field.metadata.get("least")
+    if field.name.endswith("dtype") and field.metadata.get("static"):
+        try:
+            jnp.dtype(value)
+        except TypeError as error:
+            call = f"`{type(owner).__name__}({field.name}=...)`"
+            raise ValueError(f'{call} must be a dtype, such as `jnp.bfloat16` or "float32", got {value!r}.') from error
     if field.type is bool and field.metadata.get("static") and not isinstance(value, (bool, np.bool_)):
         hint = getattr(type(owner), "_call_hint", "")
         order = listing(x.name for x in dataclasses.fields(owner))  # pyright: ignore[reportArgumentType] (a dataclass)

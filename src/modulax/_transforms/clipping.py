@@ -106,11 +106,9 @@ class _Now(NamedTuple):
     after: dict[str, Array]
 
 
-def clipped(
-    state: Any, total: Array, bound: Any, recorded: dict[str, Array] | None = None, is_recorded: Any = True
-) -> _Now:
+def clipped(state: Any, total: Array, bound: Any, recorded: dict[str, Array], is_recorded: Any) -> _Now:
     """Clip to the bound, count it, and store the norm, and what is recorded of norms that are finite."""
-    after = {name: jnp.where(is_recorded, x, getattr(state, name)) for name, x in (recorded or {}).items()}
+    after = {name: jnp.where(is_recorded, x, getattr(state, name)) for name, x in recorded.items()}
     after |= {"norm": total, "clipped": jnp.where(total > bound, safe_increment(state.clipped), state.clipped)}
     return _Now(reduction(bound, total), after)
 
@@ -176,7 +174,9 @@ class ClipByGlobalNorm(AbstractNormClip):
     def survey(self, count, state, updates, params, **extra):
         del count, params, extra
         total = norm(updates)
-        return clipped(state, total, self.max_norm) if self.logged else _Now(reduction(self.max_norm, total), {})
+        if not self.logged:
+            return _Now(reduction(self.max_norm, total), {})
+        return clipped(state, total, self.max_norm, {}, True)
 
 
 class ClipByBlockRMS(AbstractLeafwise):
