@@ -223,6 +223,14 @@ def test_every_way_to_step_keeps_the_shardings():
     assert_near(again[0], moved)
 
 
+@pytest.mark.parametrize("optimizer", [mx.ScheduleFreeAdamW(1e-2), mx.ParamEMA(mx.AdamW(1e-2))], ids=["z", "mean"])
+def test_evaluation_parameters_are_where_the_parameters_are(optimizer: mx.AbstractTransform):
+    params = on_each(MESH)
+    state, _ = divided(optimizer, params)
+    for found in (optimizer.eval_params(state, params), jax.jit(optimizer.eval_params)(state, params)):
+        assert_placed(found, shardings_of(params))
+
+
 MULTI = mx.MultiSteps(mx.AdamW(1e-2), 2)
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
 from jax.extend.core import Primitive
-from jax.extend.mlir.dialects import sdy
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy, stablehlo
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree, Shaped
@@ -232,17 +233,19 @@ def _batched(operands, axes):
 
 
 def _lowered(context, *operands):
-    xs, likes = _halves(operands)
+    xs, likes = map(list, _halves(operands))
     is_alone = getattr(context.module_context.axis_context, "num_devices", None) == 1
     # On one device there is nothing to choose, and the program stays free of sharding groups.
     if getattr(jax.config, "jax_use_shardy_partitioner", True) and not is_alone:
-        for pair, types in zip(zip(xs, likes, strict=True), zip(*_halves(context.avals_in), strict=True), strict=True):
+        for i, types in enumerate(zip(*_halves(context.avals_in), strict=True)):
             if types[0].shape != types[1].shape:
                 continue
+            if isinstance(xs[i].owner, ir.Block):  # where an argument of the program is, the caller has decided
+                xs[i] = stablehlo.optimization_barrier([xs[i]])
             group = next(context.module_context.channel_iterator)  # equal in equal programs, for the compilation cache
-            for value in pair:
+            for value in (xs[i], likes[i]):
                 sdy.sharding_group(value, group)
-    return list(xs)
+    return xs
 
 
 _shard_like.def_impl(_now)
