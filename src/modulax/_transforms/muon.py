@@ -17,10 +17,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
+from .._protocol.counted import AbstractCounted
 from .._protocol.fields import Number, OptionalNumber, choice, followed, number, numbers
 from .._protocol.leafwise import AbstractLeafwise, run_rules
-from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractStatelessTransform, AbstractTransform, Clock
+from .._protocol.transform import AbstractStatelessTransform
 from .._support.arithmetic import at_least_float32, bias, in_dtype, moment, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
@@ -88,7 +88,7 @@ class _MuonMomentum(AbstractLeafwise[MuonState]):
         return jnp.sign(u) if self.owner.sign else u, MuonState(mu=mu)
 
 
-class ScaleByMuon(AbstractTransform):
+class ScaleByMuon(AbstractCounted):
     r"""Orthogonalizes the momentum of every matrix by a Newton-Schulz iteration: the direction of Muon.
 
     $$
@@ -140,8 +140,6 @@ class ScaleByMuon(AbstractTransform):
         Bernstein and Newhouse, [Old Optimizer, New Norm: An Anthology](https://arxiv.org/abs/2409.20325), 2024.
     """
 
-    clock: ClassVar[Clock] = "steps"
-
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = eqx.field(static=True, default=5)
     beta: Number = number(0.95, needs=DECAY)
@@ -182,11 +180,6 @@ class ScaleByMuon(AbstractTransform):
         for i, u in zip(matrices, factors, strict=True):
             leaves[i] = u.astype(leaves[i].dtype)
         return treedef.unflatten(leaves), new_state
-
-    def at(self, state: MuonState) -> "ScaleByMuon":
-        """The transform with every schedule replaced by its value at the next step."""
-        assert state.count is not None
-        return resolve(self, state.count)
 
     def polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
         """Return the updates of all matrices, from their momenta.

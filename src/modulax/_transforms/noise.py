@@ -1,15 +1,14 @@
 """Gaussian noise added to the updates."""
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array
 
+from .._protocol.counted import AbstractCounted
 from .._protocol.fields import Number, required_number
-from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE
 from .._support.keys import key, next_keys
@@ -26,7 +25,7 @@ class AddNoiseState(AbstractState):
     rng_key: Array = shared()
 
 
-class AddNoise(AbstractTransform):
+class AddNoise(AbstractCounted):
     r"""Adds Gaussian noise to every entry, with a variance that decreases over time.
 
     $$
@@ -47,8 +46,6 @@ class AddNoise(AbstractTransform):
     """
 
     _keeps_gradients: ClassVar[bool] = True
-    clock: ClassVar[Clock] = "steps"
-
     eta: Number = required_number(needs=NON_NEGATIVE)
     gamma: Number = required_number()
     key: Any = key()
@@ -70,10 +67,6 @@ class AddNoise(AbstractTransform):
         kept, keys = next_keys(state.rng_key, len(leaves))
         noisy = [_with_noise(g, k, deviation) for g, k in zip(leaves, keys, strict=True)]
         return treedef.unflatten(noisy), AddNoiseState(count=safe_increment(state.count), rng_key=kept)
-
-    def at(self, state: AddNoiseState) -> Self:
-        """The transform with every schedule replaced by its value at the next step."""
-        return resolve(self, state.count)
 
 
 def _with_noise(g: Array, k: Array, deviation: Array) -> Array:

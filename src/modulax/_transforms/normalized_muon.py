@@ -8,7 +8,7 @@ import abc
 import functools
 import math
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
+from .._protocol.counted import AbstractCounted
 from .._protocol.fields import Number, OptionalNumber, choice, number, numbers
-from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import (
     abs_sq,
     moment,
@@ -51,13 +50,11 @@ class NormalizedMuonState(AbstractState):
     count: Count = shared()
 
 
-class AbstractNormalizedMuon(AbstractTransform):
+class AbstractNormalizedMuon(AbstractCounted):
     """The direction of Muon, divided by the root of its second moment, with a norm for each matrix.
 
     A subclass defines over which entries the second moment is a mean, and the norm.
     """
-
-    clock: ClassVar[Clock] = "steps"
 
     @abc.abstractmethod
     def second_moment(self) -> tuple[Any, Any]:
@@ -106,14 +103,6 @@ class AbstractNormalizedMuon(AbstractTransform):
                 u, nu[i] = step(matrix, u, nu[i])
                 leaves[i] = u.astype(leaves[i].dtype)
         return treedef.unflatten(leaves), NormalizedMuonState(new.mu, rebuild(nu), safe_increment(state.count))
-
-    def at(self, state: NormalizedMuonState) -> Any:
-        """Return the transform with every schedule replaced by its value at the next step.
-
-        Args:
-            state: the state of this transform.
-        """
-        return resolve(self, state.count)
 
 
 def _normalized(now: AbstractNormalizedMuon, matrix: Matrix, u: Array, nu: Array) -> tuple[Array, Array]:

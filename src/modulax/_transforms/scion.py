@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
+from .._protocol.counted import AbstractCounted
 from .._protocol.fields import Number, OptionalNumber, choice, number, numbers
-from .._protocol.schedule_values import resolve
 from .._protocol.small_steps import largest
-from .._protocol.transform import AbstractTransform, Clock
 from .._roles.find import as_roles
 from .._roles.role import AbstractRole
 from .._support.arithmetic import abs_sq, ratio, safe_sqrt, scalar_like
@@ -30,7 +29,7 @@ from .spread import axis_names, on_auto_axes
 NORMS = ("spectral", "sign", "input", "output")
 
 
-class ScaleByScion(AbstractTransform):
+class ScaleByScion(AbstractCounted):
     r"""Projects the momentum of each array on a sphere, in a norm that suits its role: the direction of Scion.
 
     $$
@@ -74,8 +73,6 @@ class ScaleByScion(AbstractTransform):
         2025, and the authors' [code](https://github.com/LIONS-EPFL/scion).
     """
 
-    clock: ClassVar[Clock] = "steps"
-
     beta: Number = number(0.9, needs=DECAY)
     scale: Number = number(50.0)
     head_scale: OptionalNumber = number(3000.0, optional=True)
@@ -116,14 +113,6 @@ class ScaleByScion(AbstractTransform):
         like = jtu.tree_leaves(updates)
         found = [projected(*kind, d).astype(g.dtype) for kind, d, g in zip(kinds, found, like, strict=True)]
         return treedef.unflatten(found), new_state
-
-    def at(self, state: EmaState) -> "ScaleByScion":
-        """Return the transform with every schedule replaced by its value at the next step.
-
-        Args:
-            state: the state of this transform.
-        """
-        return resolve(self, state.count)
 
     def sizes_of(self, tree: PyTree) -> list[float | None]:
         """Return about the root mean square of the entries of each update; None for a scale that is not on the host.
