@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,9 +12,6 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, choice, number
-from .._protocol.masks import AbstractLabels
-from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
@@ -35,9 +32,9 @@ from .._support.varying import cond
 from ..tree._leafmap import map_with
 from .galore import GaLoreDimensionNumbers
 from .low_rank import Side, directions, wide
-from .matrices import matrices_as, matrices_of
+from .matrices import matrices_as
+from .matrix_rule import AbstractMatrixRule
 from .outer_products import by_field, by_leaf
-from .spread import tree_on_auto_axes
 
 METHODS = ("random", "svd", "range")
 SCALES = ("channel", "tensor")
@@ -68,7 +65,7 @@ class _Leaf(NamedTuple):
     norm: Array | None
 
 
-class ScaleByApollo(AbstractTransform):
+class ScaleByApollo(AbstractMatrixRule):
     r"""Scales the gradient of every matrix by factors that Adam would have in a low-rank projection: that of Apollo.
 
     $$
@@ -109,8 +106,6 @@ class ScaleByApollo(AbstractTransform):
         authors' [code](https://github.com/zhuhanqing/APOLLO).
     """
 
-    clock: ClassVar[Clock] = "steps"
-
     rank: int = eqx.field(static=True, default=256, metadata={"least": 1})
     update_proj_gap: Number = number(200, needs=WHOLE)
     scale: Number = number(1.0, needs=NON_NEGATIVE)
@@ -133,13 +128,6 @@ class ScaleByApollo(AbstractTransform):
         found = [self._initial(p, sides.get(i)) for i, p in enumerate(leaves)]
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
         return ApolloState(*trees, key=jnp.array(self.key, copy=True), count=jnp.zeros((), jnp.int32))
-
-    def update(
-        self, updates: Updates, state: ApolloState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ApolloState]:
-        """Return the scaled gradients, and the new state."""
-        del params, extra
-        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
 
     def _direction(self, updates: Updates, state: ApolloState) -> tuple[Updates, ApolloState]:
         now = self.at(state)
@@ -166,18 +154,9 @@ class ScaleByApollo(AbstractTransform):
             *trees, key=new_key, count=safe_increment(state.count)
         )
 
-    def at(self, state: ApolloState) -> "ScaleByApollo":
-        """Return the transform with every schedule replaced by its value at the next step.
-
-        Args:
-            state: the state of this transform.
-        """
-        return resolve(self, state.count)
-
     def _sides(self, tree: PyTree) -> dict[int, Side]:
         """The leaves that are matrices, by their places in JAX's order; of a square one, the rows are projected."""
-        specified: AbstractLabels = self.weight_dimension_numbers
-        matrices = matrices_of("ScaleByApollo(weight_dimension_numbers=...)", specified, tree)
+        matrices = self._matrices(tree, hidden=True)
         return {i: Side(m, m.size[0] <= m.size[1]) for i, m in enumerate(matrices) if m is not None}
 
     def _initial(self, p: Array, side: Side | None) -> _Leaf:

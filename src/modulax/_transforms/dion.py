@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,9 +12,6 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, choice, number
-from .._protocol.masks import AbstractLabels
-from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import abs_sq, at_least_float32, ratio, safe_increment, safe_sqrt, scalar_like, zeros_in
 from .._support.checks import DECAY
 from .._support.keys import key, next_keys
@@ -23,10 +20,10 @@ from .._support.types import Count, Params, Updates
 from ..linalg._products import adjoint
 from ..tree._align import align
 from ..tree._math import widened
-from .matrices import Matrix, matrices_as, matrices_of
+from .matrices import Matrix, matrices_as
+from .matrix_rule import AbstractMatrixRule
 from .muon import MuonDimensionNumbers
 from .outer_products import in_batches, largest_entry, orthonormalized, product
-from .spread import tree_on_auto_axes
 
 BASES = ("shorter", "inputs")
 
@@ -50,7 +47,7 @@ class DionState(AbstractState):
     count: Count = shared()
 
 
-class ScaleByDion(AbstractTransform):
+class ScaleByDion(AbstractMatrixRule):
     r"""Approximates the orthogonal factor of the momentum of every matrix by one of low rank: the direction of Dion.
 
     $$
@@ -84,8 +81,6 @@ class ScaleByDion(AbstractTransform):
         authors' [code](https://github.com/microsoft/dion).
     """
 
-    clock: ClassVar[Clock] = "steps"
-
     beta: Number = number(0.95, needs=DECAY)
     eps: Number = number(1e-8)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -105,26 +100,19 @@ class ScaleByDion(AbstractTransform):
     def init(self, params: Params) -> DionState:
         """Return momenta of zeros, and random bases."""
         leaves, treedef = jtu.tree_flatten(params)
-        matrices = self._matrices(params)
+        matrices = self._matrices(params, hidden=True)
         _, keys = next_keys(jnp.asarray(self.key), len(leaves))
         rows = zip(leaves, matrices, keys, strict=True)
         mu = [None if m is None else zeros_in(p, self.mu_dtype) for p, m in zip(leaves, matrices, strict=True)]
         basis = [None if m is None else self._initial(p, m, k) for p, m, k in rows]
         return DionState(treedef.unflatten(mu), treedef.unflatten(basis), jnp.zeros((), jnp.int32))
 
-    def update(
-        self, updates: Updates, state: DionState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, DionState]:
-        """Return the orthogonal matrices of low rank, and the new state."""
-        del params, extra
-        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
-
     def _direction(self, updates: Updates, state: DionState) -> tuple[Updates, DionState]:
         now = self.at(state)
         leaves, treedef = jtu.tree_flatten(updates)
         mu, rebuild_mu = align(state.mu, updates, "ScaleByDion.update")
         bases, rebuild_bases = align(state.basis, updates, "ScaleByDion.update")
-        matrices = {i: m for i, m in enumerate(self._matrices(updates)) if m is not None}
+        matrices = {i: m for i, m in enumerate(self._matrices(updates, hidden=True)) if m is not None}
         wide = jtu.tree_leaves(widened(updates))
         pieces = {i: m.pieces(wide[i] + mu[i].astype(wide[i].dtype)) for i, m in matrices.items()}
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
@@ -137,18 +125,6 @@ class ScaleByDion(AbstractTransform):
             mu[i], bases[i] = matrix.joined(kept).astype(mu[i].dtype), _one_or_all(basis)
         new = DionState(rebuild_mu(mu), rebuild_bases(bases), safe_increment(state.count))
         return treedef.unflatten(leaves), new
-
-    def at(self, state: DionState) -> "ScaleByDion":
-        """Return the transform with every schedule replaced by its value at the next step.
-
-        Args:
-            state: the state of this transform.
-        """
-        return resolve(self, state.count)
-
-    def _matrices(self, tree: PyTree) -> list[Matrix | None]:
-        specified: AbstractLabels = self.weight_dimension_numbers
-        return matrices_of("ScaleByDion(weight_dimension_numbers=...)", specified, tree)
 
     def _initial(self, p: Array, matrix: Matrix, k: Array) -> Array | tuple[Array, ...]:
         plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding

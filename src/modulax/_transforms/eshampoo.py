@@ -1,7 +1,7 @@
 """The direction of eigenvalue-corrected Shampoo: SOAP in the form of Distributed Shampoo."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,9 +11,7 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
-from .._protocol.masks import AbstractLabels
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
@@ -30,7 +28,8 @@ from .._support.types import Count, Params, Updates
 from .._support.varying import cond
 from ..tree._leafmap import map_leaves, map_with
 from .blocks import Layout, leaf_by_leaf, padding, turned
-from .matrices import Matrix, matrices_as, matrices_of
+from .matrices import Matrix, matrices_as
+from .matrix_rule import AbstractMatrixRule
 from .muon import MuonDimensionNumbers
 from .outer_products import (
     Side,
@@ -49,7 +48,7 @@ from .outer_products import (
     widely,
 )
 from .shampoo import averages_or_sums, bias_of, first_due, momentum, with_gradients
-from .spread import decomposed, tree_on_auto_axes
+from .spread import decomposed
 
 
 class EShampooState(AbstractState):
@@ -78,7 +77,7 @@ class _Leaf(NamedTuple):
     right_basis: Array | None
 
 
-class ScaleByEShampoo(AbstractTransform):
+class ScaleByEShampoo(AbstractMatrixRule):
     r"""Adam in the eigenbasis of Shampoo's preconditioner, with a momentum outside of it: the direction of EShampoo.
 
     $$
@@ -123,8 +122,6 @@ class ScaleByEShampoo(AbstractTransform):
         [code](https://github.com/facebookresearch/optimizers) of Distributed Shampoo.
     """
 
-    clock: ClassVar[Clock] = "steps"
-
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=FRACTION)
     b3: OptionalNumber = number(None, needs=DECAY, optional=True)
@@ -144,13 +141,6 @@ class ScaleByEShampoo(AbstractTransform):
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
         return EShampooState(*trees, count=jnp.zeros((), jnp.int32))
 
-    def update(
-        self, updates: Updates, state: EShampooState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, EShampooState]:
-        """Return the direction, and the state with the new outer products and bases."""
-        del params, extra
-        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
-
     def _direction(self, updates: Updates, state: EShampooState) -> tuple[Updates, EShampooState]:
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
@@ -165,18 +155,6 @@ class ScaleByEShampoo(AbstractTransform):
             after = [s._replace(nu=nu) for s, (_, nu) in zip(after, found, strict=True)]
         new = EShampooState(*by_field(after, rebuild), count=count)
         return treedef.unflatten([u for u, _ in found]), new
-
-    def at(self, state: EShampooState) -> "ScaleByEShampoo":
-        """Return the transform with every schedule replaced by its value at the next step.
-
-        Args:
-            state: the state of this transform.
-        """
-        return resolve(self, state.count)
-
-    def _matrices(self, tree: PyTree) -> list[Matrix | None]:
-        specified: AbstractLabels = self.weight_dimension_numbers
-        return matrices_of("ScaleByEShampoo(weight_dimension_numbers=...)", specified, tree, hidden=False)
 
     def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
         zeros = zeros_in(p, at_least_float32(p.dtype))

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,9 +19,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, choice, number
-from .._protocol.masks import AbstractLabels
-from .._protocol.schedule_values import at_start, resolve
-from .._protocol.transform import AbstractTransform, Clock
+from .._protocol.schedule_values import at_start
 from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
@@ -41,10 +39,10 @@ from .._support.types import Count, Params, Updates
 from .._support.varying import cond
 from ..linalg._products import adjoint
 from ..tree._leafmap import map_with
-from .matrices import Matrix, matrices_as, matrices_of
+from .matrices import Matrix, matrices_as
+from .matrix_rule import AbstractMatrixRule
 from .muon import MuonDimensionNumbers
 from .outer_products import SIDES, Side, applied, by_field, by_leaf, in_batches, largest_entry, outer_product, product
-from .spread import tree_on_auto_axes
 
 DIAGONAL = ("none", "longer", "one", "all")
 
@@ -81,7 +79,7 @@ class _Leaf(NamedTuple):
         return self._replace(**stored)
 
 
-class ScaleByKron(AbstractTransform):
+class ScaleByKron(AbstractMatrixRule):
     r"""Whitens the momentum of each matrix by triangular factors that are learned from noise: the direction of Kron.
 
     $$
@@ -130,8 +128,6 @@ class ScaleByKron(AbstractTransform):
         [code](https://github.com/evanatyourservice/kron_torch) of Kron, 2024.
     """
 
-    clock: ClassVar[Clock] = "steps"
-
     b1: Number = number(0.9, needs=DECAY)
     preconditioner_update_probability: Number = number(1.0, needs=FRACTION)
     precond_lr: Number = number(0.1)
@@ -152,13 +148,6 @@ class ScaleByKron(AbstractTransform):
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
         kept, zero = jnp.array(self.key, copy=True), jnp.zeros((), jnp.int32)
         return KronState(*trees, update_counter=zero, rng_key=kept, count=jnp.zeros((), jnp.int32))
-
-    def update(
-        self, updates: Updates, state: KronState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, KronState]:
-        """Return the whitened momentum, and the state with the new factors."""
-        del params, extra
-        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
 
     def _direction(self, updates: Updates, state: KronState) -> tuple[Updates, KronState]:
         now = self.at(state)
@@ -185,14 +174,6 @@ class ScaleByKron(AbstractTransform):
         since, (kept, _) = jnp.where(is_due, jnp.zeros_like(since), since), next_keys(state.rng_key, 0)
         trees, count = by_field(after, rebuild), safe_increment(state.count)
         return treedef.unflatten(out), KronState(*trees, update_counter=since, rng_key=kept, count=count)
-
-    def at(self, state: KronState) -> "ScaleByKron":
-        """Return the transform with every schedule replaced by its value at the next step.
-
-        Args:
-            state: the state of this transform.
-        """
-        return resolve(self, state.count)
 
     def _with_next_factors(
         self, state: KronState, kinds: "list[_Kind]", xs: list[Array], leaves: list[_Leaf]
@@ -228,11 +209,9 @@ class ScaleByKron(AbstractTransform):
         return jax.random.uniform(first) < _BALANCED, noise
 
     def _kinds(self, tree: PyTree) -> "list[_Kind]":
-        specified: AbstractLabels = self.weight_dimension_numbers
-        matrices = matrices_of("ScaleByKron(weight_dimension_numbers=...)", specified, tree, hidden=False)
         return [
             _Kind(tuple(x.shape), matrix, self._triangular((x.size,) if matrix is None else matrix.size))
-            for x, matrix in zip(jtu.tree_leaves(tree), matrices, strict=True)
+            for x, matrix in zip(jtu.tree_leaves(tree), self._matrices(tree), strict=True)
         ]
 
     def _triangular(self, sizes: tuple[int, ...]) -> tuple[bool, ...]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,9 +12,7 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
-from .._protocol.masks import AbstractLabels
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
 from .._support.arithmetic import (
     abs_sq,
     at_least_float32,
@@ -33,7 +31,8 @@ from .._support.varying import cond
 from ..numerics._norms import safe_root_mean_squares
 from ..tree._leafmap import map_leaves
 from .blocks import Layout, Leaf, gathered, leaf_by_leaf, on_blocks, turned
-from .matrices import Matrix, matrices_as, matrices_of
+from .matrices import Matrix, matrices_as
+from .matrix_rule import AbstractMatrixRule
 from .muon import MuonDimensionNumbers
 from .outer_products import (
     SIDES,
@@ -51,7 +50,7 @@ from .outer_products import (
     times,
     widely,
 )
-from .spread import decomposed, tree_on_auto_axes
+from .spread import decomposed
 
 _LEAST = 1e-30  # added to the root of the mean square that a direction is divided by
 
@@ -91,7 +90,7 @@ class _Turned(NamedTuple):
     right_basis: Array | None
 
 
-class ScaleBySOAP(AbstractTransform):
+class ScaleBySOAP(AbstractMatrixRule):
     r"""Adam in the eigenbasis of Shampoo's preconditioner: the direction of SOAP.
 
     $$
@@ -129,8 +128,6 @@ class ScaleBySOAP(AbstractTransform):
         the authors' [code](https://github.com/nikhilvyas/SOAP).
     """
 
-    clock: ClassVar[Clock] = "steps"
-
     b1: Number = number(0.95, needs=DECAY)
     b2: Number = number(0.95, needs=DECAY)
     shampoo_beta: OptionalNumber = number(None, needs=DECAY, optional=True)
@@ -150,13 +147,6 @@ class ScaleBySOAP(AbstractTransform):
         trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
         return SOAPState(*trees, count=jnp.zeros((), jnp.int32))
 
-    def update(
-        self, updates: Updates, state: SOAPState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, SOAPState]:
-        """Return the direction, and the state with the new outer products and bases."""
-        del params, extra
-        return tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, state))
-
     def _direction(self, updates: Updates, state: SOAPState) -> tuple[Updates, SOAPState]:
         now, is_first = resolve(self, state.count), state.count == 0
         leaves, treedef = jtu.tree_flatten(updates)
@@ -170,23 +160,11 @@ class ScaleBySOAP(AbstractTransform):
         new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
         return treedef.unflatten([u for u, _ in moved]), new
 
-    def at(self, state: SOAPState) -> "ScaleBySOAP":
-        """Return the transform with every schedule replaced by its value at the next step.
-
-        Args:
-            state: the state of this transform.
-        """
-        return resolve(self, state.count)
-
     def _bias_correction(self, count: Array) -> Array:
         """The factor of the direction that corrects the bias of both moments, which the first call doesn't change."""
         t = jnp.maximum(count.astype(float), 1.0)
         b1, b2 = (scalar_like(y, t) for y in (self.b1, self.b2))
         return safe_sqrt(bias(b2, t)) / bias(b1, t) if self.correct_bias else jnp.ones_like(t)
-
-    def _matrices(self, tree: PyTree) -> list[Matrix | None]:
-        specified: AbstractLabels = self.weight_dimension_numbers
-        return matrices_of("ScaleBySOAP(weight_dimension_numbers=...)", specified, tree, hidden=False)
 
     def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
         zeros = zeros_in(p, at_least_float32(p.dtype))
