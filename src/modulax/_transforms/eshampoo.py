@@ -32,6 +32,8 @@ from .matrices import Matrix, matrices_as
 from .matrix_rule import AbstractMatrixRule
 from .muon import MuonDimensionNumbers
 from .outer_products import (
+    LeafInBases,
+    MomentsInBases,
     Side,
     accumulated,
     by_field,
@@ -64,17 +66,6 @@ class EShampooState(AbstractState):
     left_basis: PyTree = like_params(preconditioner=True)
     right_basis: PyTree = like_params(preconditioner=True)
     count: Count = shared()
-
-
-class _Leaf(NamedTuple):
-    """The state of one leaf."""
-
-    mu: Array
-    nu: Array
-    left: Array | None
-    right: Array | None
-    left_basis: Array | None
-    right_basis: Array | None
 
 
 class ScaleByEShampoo(AbstractMatrixRule):
@@ -138,25 +129,27 @@ class ScaleByEShampoo(AbstractMatrixRule):
         """Return zeros, and identities as bases."""
         leaves, treedef = jtu.tree_flatten(params)
         found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
-        trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
+        trees = by_field(found, [treedef.unflatten] * len(LeafInBases._fields))
         return EShampooState(*trees, count=jnp.zeros((), jnp.int32))
 
     def _direction(self, updates: Updates, state: EShampooState) -> tuple[Updates, EShampooState]:
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
-        before, rebuild = by_leaf(_Leaf, state, updates, "ScaleByEShampoo.update")
+        before, rebuild = by_leaf(LeafInBases, state, updates, "ScaleByEShampoo.update")
         count = safe_increment(state.count)
         rule = _Rule(resolve(self, state.count), count.astype(float))
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             after = with_gradients(rule.now, matrices, leaves, before, [(None, None)] * len(leaves))
             after = rule.with_bases(matrices, after, count)
-            given = [_Given(old.mu, s.nu, s.left_basis, s.right_basis) for old, s in zip(before, after, strict=True)]
+            given = [
+                MomentsInBases(old.mu, s.nu, s.left_basis, s.right_basis) for old, s in zip(before, after, strict=True)
+            ]
             found = leaf_by_leaf(rule.directions, matrices, leaves, given)
             after = [s._replace(nu=nu) for s, (_, nu) in zip(after, found, strict=True)]
         new = EShampooState(*by_field(after, rebuild), count=count)
         return treedef.unflatten([u for u, _ in found]), new
 
-    def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
+    def _initial(self, p: Array, matrix: Matrix | None) -> LeafInBases:
         zeros = zeros_in(p, at_least_float32(p.dtype))
         products: list[Array | None] = [None, None]
         bases: list[Array | None] = [None, None]
@@ -166,16 +159,7 @@ class ScaleByEShampoo(AbstractMatrixRule):
             dtype = dtype_of_products(p, self.preconditioner_dtype)
             products = [jnp.zeros((*shape[:-2], n, n), dtype) for n in shape[-2:]]
             bases = [identities(x) for x in products if x is not None]
-        return _Leaf(zeros, abs_sq(zeros), *products, *bases)
-
-
-class _Given(NamedTuple):
-    """What the direction of a leaf is computed from: the momentum before, the second moment, and the new bases."""
-
-    mu: Array
-    nu: Array
-    left_basis: Array | None
-    right_basis: Array | None
+        return LeafInBases(zeros, abs_sq(zeros), *products, *bases)
 
 
 class _Rule(NamedTuple):
@@ -189,7 +173,7 @@ class _Rule(NamedTuple):
     now: ScaleByEShampoo
     t: Array
 
-    def with_bases(self, matrices: list[Matrix | None], leaves: list[_Leaf], count: Array) -> list[_Leaf]:
+    def with_bases(self, matrices: list[Matrix | None], leaves: list[LeafInBases], count: Array) -> list[LeafInBases]:
         """The leaves with new bases, if these are due."""
         places = sides_in(leaves)
         if not places:
@@ -225,7 +209,7 @@ class _Rule(NamedTuple):
         return (qr_iterations(x / bias_of(b2, t) + eps * identities(x), basis, self.now.qr_iterations),)
 
     def directions(
-        self, matrices: list[Matrix | None], leaves: list[Array], given: list[_Given]
+        self, matrices: list[Matrix | None], leaves: list[Array], given: list[MomentsInBases]
     ) -> list[tuple[Array, Array]]:
         """The direction of each leaf, and its new second moment."""
         layouts = [Layout(matrix, self.now.block_size) for matrix in matrices]

@@ -8,7 +8,7 @@ All functions take matrices on the last two axes of an array. A side of a matrix
 import collections
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,26 @@ from .spread import number_of_devices
 Rebuild = Callable[[list[Any]], PyTree]
 Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
+
+
+class LeafInBases(NamedTuple):
+    """The state of one leaf, whose second moment is kept in the eigenbases of its outer products."""
+
+    mu: Array
+    nu: Array
+    left: Array | None
+    right: Array | None
+    left_basis: Array | None
+    right_basis: Array | None
+
+
+class MomentsInBases(NamedTuple):
+    """Moments of one leaf, and the eigenbases."""
+
+    mu: Array
+    nu: Array
+    left_basis: Array | None
+    right_basis: Array | None
 
 
 def largest_entry(x: Array, axis: int | tuple[int, ...] | None = (-2, -1)) -> Array:

@@ -36,6 +36,8 @@ from .matrix_rule import AbstractMatrixRule
 from .muon import MuonDimensionNumbers
 from .outer_products import (
     SIDES,
+    LeafInBases,
+    MomentsInBases,
     average,
     by_field,
     by_leaf,
@@ -68,26 +70,6 @@ class SOAPState(AbstractState):
     left_basis: PyTree = like_params(preconditioner=True)
     right_basis: PyTree = like_params(preconditioner=True)
     count: Count = shared()
-
-
-class _Leaf(NamedTuple):
-    """The state of one leaf."""
-
-    mu: Array
-    nu: Array
-    left: Array | None
-    right: Array | None
-    left_basis: Array | None
-    right_basis: Array | None
-
-
-class _Turned(NamedTuple):
-    """What new bases change in the state of a leaf."""
-
-    mu: Array
-    nu: Array
-    left_basis: Array | None
-    right_basis: Array | None
 
 
 class ScaleBySOAP(AbstractMatrixRule):
@@ -144,14 +126,14 @@ class ScaleBySOAP(AbstractMatrixRule):
         """Return zeros; the first call computes the bases."""
         leaves, treedef = jtu.tree_flatten(params)
         found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
-        trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
+        trees = by_field(found, [treedef.unflatten] * len(LeafInBases._fields))
         return SOAPState(*trees, count=jnp.zeros((), jnp.int32))
 
     def _direction(self, updates: Updates, state: SOAPState) -> tuple[Updates, SOAPState]:
         now, is_first = resolve(self, state.count), state.count == 0
         leaves, treedef = jtu.tree_flatten(updates)
         matrices = self._matrices(updates)
-        before, rebuild = by_leaf(_Leaf, state, updates, "ScaleBySOAP.update")
+        before, rebuild = by_leaf(LeafInBases, state, updates, "ScaleBySOAP.update")
         rule = _Rule(now, now._bias_correction(state.count), is_first)
         with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
             moved = leaf_by_leaf(rule.moved, matrices, leaves, before)
@@ -166,14 +148,14 @@ class ScaleBySOAP(AbstractMatrixRule):
         b1, b2 = (scalar_like(y, t) for y in (self.b1, self.b2))
         return safe_sqrt(bias(b2, t)) / bias(b1, t) if self.correct_bias else jnp.ones_like(t)
 
-    def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
+    def _initial(self, p: Array, matrix: Matrix | None) -> LeafInBases:
         zeros = zeros_in(p, at_least_float32(p.dtype))
         sides: list[Array | None] = [None, None]
         if matrix is not None:
             batch, shape = [p.shape[axis] for axis in matrix.batch], matrix.size
             dtype = dtype_of_products(p, self.preconditioner_dtype)
             sides = [jnp.zeros((*batch, n, n), dtype) if n <= self.max_precond_dim else None for n in shape]
-        return _Leaf(zeros_in(p, None), abs_sq(zeros), *sides, *sides)
+        return LeafInBases(zeros_in(p, None), abs_sq(zeros), *sides, *sides)
 
 
 class _Rule(NamedTuple):
@@ -190,7 +172,7 @@ class _Rule(NamedTuple):
     is_first: Array
 
     def moved(
-        self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]
+        self, matrices: list[Matrix | None], leaves: list[Array], before: list[LeafInBases]
     ) -> list[tuple[Array, dict[str, Array | None]]]:
         """The directions of all leaves, and what is new of their states: moments and outer products."""
         layouts = [Layout(matrix) for matrix in matrices]
@@ -218,7 +200,9 @@ class _Rule(NamedTuple):
         return jax.lax.select(self.is_first, jax.lax.full_like(g, 0), in_dtype(u, g.dtype))
 
 
-def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: Array, is_first: Array) -> list[_Leaf]:
+def _with_bases(
+    matrices: list[Matrix | None], leaves: list[LeafInBases], is_wanted: Array, is_first: Array
+) -> list[LeafInBases]:
     """The leaves with new bases, if they are due: eigenvectors at first, and then one step of a power iteration."""
     places = sides_in(leaves)
     if not places:
@@ -228,14 +212,14 @@ def _with_bases(matrices: list[Matrix | None], leaves: list[_Leaf], is_wanted: A
     bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
 
     # Nothing else, because XLA for GPU copies what a branch returns unchanged.
-    def before() -> list[_Turned]:
-        return [_Turned(*(getattr(leaves[i], name) for name in _Turned._fields)) for i in indices]
+    def before() -> list[MomentsInBases]:
+        return [MomentsInBases(*(getattr(leaves[i], name) for name in MomentsInBases._fields)) for i in indices]
 
     def basis_of(x: Array, basis: Array) -> tuple[Array, Array]:
         new, order = cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
         return new, jax.lax.expand_dims(order, (order.ndim,))
 
-    def improved() -> Sequence[_Turned]:
+    def improved() -> Sequence[MomentsInBases]:
         found = in_batches(decomposed(widely(basis_of)), products, bases, is_flat=True)
         new = dict(zip(places, found, strict=True))
         sides = [[new.get((i, side)) for side in SIDES] for i in indices]
@@ -260,14 +244,14 @@ def _carried(
     nu: list[Array],
     old: list[Sequence[Array | None]],
     new: list[Sequence[Sequence[Array] | None]],
-) -> list[_Turned]:
+) -> list[MomentsInBases]:
     """The moments of all leaves in new bases, and these, which come flat, with the order of the old vectors in them."""
     bases, leaves = [], []
     for matrix, x, y, before, found in zip(matrices, mu, nu, old, new, strict=True):
         after, orders = zip(*(_shaped(pair, q) for pair, q in zip(found, before, strict=True)), strict=True)
         bases.append(after)
         leaves.append(Leaf(None, Layout(matrix), (x, y), (*before, *after, *orders)))
-    return [_Turned(*moments, *pair) for moments, pair in zip(on_blocks(_moments, leaves), bases, strict=True)]
+    return [MomentsInBases(*moments, *pair) for moments, pair in zip(on_blocks(_moments, leaves), bases, strict=True)]
 
 
 def _shaped(flat: Sequence[Array] | None, like: Array | None) -> Sequence[Array | None]:
