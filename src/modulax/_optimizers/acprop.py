@@ -12,8 +12,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._support.types import Follow
 from .._transforms.acprop import ScaleByACProp
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class ACProp(AbstractOptimizer):
@@ -62,8 +61,4 @@ class ACProp(AbstractOptimizer):
     rectified: bool = eqx.field(static=True, default=False)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByACProp(self.b1, self.b2, self.eps, self.eps_root, follow=self.follow, rectified=self.rectified),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, self._part(ScaleByACProp))

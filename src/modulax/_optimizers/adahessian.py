@@ -15,8 +15,7 @@ from .._support.checks import DECAY, FRACTION
 from .._transforms.adahessian import ScaleByAdaHessian
 from .._transforms.block_means import roles_of_blocks
 from .._transforms.hessian_diagonal import HutchinsonDiagonal
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class AdaHessian(AbstractOptimizer):
@@ -77,5 +76,4 @@ class AdaHessian(AbstractOptimizer):
     roles: Any = roles_of_blocks()
 
     def transform(self) -> Chain:
-        decay = AddDecayedWeights(self.weight_decay, self.mask)
-        return Chain(self._part(ScaleByAdaHessian), decay, ScaleByLearningRate(self.learning_rate))
+        return decayed(self, self._part(ScaleByAdaHessian))

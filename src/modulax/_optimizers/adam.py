@@ -12,8 +12,8 @@ from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adam import ScaleByAdam
-from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class Adam(AbstractOptimizer):
@@ -147,11 +147,7 @@ class AdamW(AbstractOptimizer):
     nesterov: bool = eqx.field(static=True, default=False)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByAdam(self.b1, self.b2, self.eps, self.eps_root, self.mu_dtype, self.nesterov),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, ScaleByAdam(self.b1, self.b2, self.eps, self.eps_root, self.mu_dtype, self.nesterov))
 
 
 class NAdamW(AbstractOptimizer):
@@ -196,8 +192,4 @@ class NAdamW(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByAdam(self.b1, self.b2, self.eps, self.eps_root, self.mu_dtype, nesterov=True),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, ScaleByAdam(self.b1, self.b2, self.eps, self.eps_root, self.mu_dtype, nesterov=True))

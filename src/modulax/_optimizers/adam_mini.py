@@ -13,8 +13,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adam_mini import ScaleByAdamMini
 from .._transforms.block_means import roles_of_blocks
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class AdamMini(AbstractOptimizer):
@@ -62,8 +61,4 @@ class AdamMini(AbstractOptimizer):
     roles: Any = roles_of_blocks()
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByAdamMini(self.b1, self.b2, self.eps, self.mu_dtype, roles=self.roles),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, ScaleByAdamMini(self.b1, self.b2, self.eps, self.mu_dtype, roles=self.roles))

@@ -10,8 +10,8 @@ from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adamax import ScaleByAdamax
-from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class Adamax(AbstractOptimizer):
@@ -80,8 +80,4 @@ class AdamaxW(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByAdamax(self.b1, self.b2, self.eps),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, ScaleByAdamax(self.b1, self.b2, self.eps))

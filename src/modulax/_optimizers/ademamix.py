@@ -12,8 +12,7 @@ from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.ademamix import ScaleByAdEMAMix, ScaleBySimplifiedAdEMAMix
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class AdEMAMix(AbstractOptimizer):
@@ -62,11 +61,7 @@ class AdEMAMix(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByAdEMAMix(self.b1, self.b2, self.b3, self.alpha, self.eps, self.eps_root, self.mu_dtype),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, self._part(ScaleByAdEMAMix))
 
 
 class SimplifiedAdEMAMix(AbstractOptimizer):
@@ -110,8 +105,4 @@ class SimplifiedAdEMAMix(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleBySimplifiedAdEMAMix(self.b1, self.b2, self.alpha, self.eps, self.eps_root),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, ScaleBySimplifiedAdEMAMix(self.b1, self.b2, self.alpha, self.eps, self.eps_root))

@@ -12,8 +12,7 @@ from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, NON_NEGATIVE
 from .._transforms.came import ScaleByCAME
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class CAME(AbstractOptimizer):
@@ -69,8 +68,4 @@ class CAME(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def transform(self) -> Chain:
-        return Chain(
-            self._part(ScaleByCAME),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, self._part(ScaleByCAME))

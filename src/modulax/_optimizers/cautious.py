@@ -14,8 +14,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adam import ScaleByAdam
 from .._transforms.lion import ScaleByLion
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class CautiousAdamW(AbstractOptimizer):
@@ -58,11 +57,7 @@ class CautiousAdamW(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            Cautious(ScaleByAdam(self.b1, self.b2, self.eps, mu_dtype=self.mu_dtype)),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, Cautious(ScaleByAdam(self.b1, self.b2, self.eps, mu_dtype=self.mu_dtype)))
 
 
 class CautiousLion(AbstractOptimizer):
@@ -102,8 +97,4 @@ class CautiousLion(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            Cautious(ScaleByLion(self.b1, self.b2, self.mu_dtype), normalize="count"),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, Cautious(ScaleByLion(self.b1, self.b2, self.mu_dtype), normalize="count"))

@@ -14,8 +14,7 @@ from .._support.checks import DECAY, FRACTION, WHOLE
 from .._transforms.eshampoo import ScaleByEShampoo
 from .._transforms.matrices import matrices_as
 from .._transforms.muon import MuonDimensionNumbers
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class EShampoo(AbstractOptimizer):
@@ -81,8 +80,4 @@ class EShampoo(AbstractOptimizer):
     preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def transform(self) -> Chain:
-        return Chain(
-            self._part(ScaleByEShampoo),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, self._part(ScaleByEShampoo))

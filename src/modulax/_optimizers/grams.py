@@ -13,8 +13,7 @@ from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.adam import ScaleByAdam
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class GramsAdamW(AbstractOptimizer):
@@ -56,8 +55,6 @@ class GramsAdamW(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            Grams(ScaleByAdam(self.b1, self.b2, self.eps, mu_dtype=self.mu_dtype, corrected_eps=False)),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
+        return decayed(
+            self, Grams(ScaleByAdam(self.b1, self.b2, self.eps, mu_dtype=self.mu_dtype, corrected_eps=False))
         )

@@ -11,8 +11,7 @@ from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY
 from .._transforms.lion import ScaleByLion
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class Lion(AbstractOptimizer):
@@ -49,8 +48,4 @@ class Lion(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByLion(self.b1, self.b2, self.mu_dtype),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, ScaleByLion(self.b1, self.b2, self.mu_dtype))

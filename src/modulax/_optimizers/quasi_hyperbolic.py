@@ -11,8 +11,8 @@ from .._protocol.masks import as_labels
 from .._protocol.optimizer import AbstractOptimizer
 from .._support.checks import DECAY, FRACTION
 from .._transforms.quasi_hyperbolic import ScaleByQHAdam, ScaleByQHM
-from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
+from .decayed import decayed
 
 
 class QHM(AbstractOptimizer):
@@ -93,8 +93,4 @@ class QHAdam(AbstractOptimizer):
     mask: Any = eqx.field(static=True, default=None, converter=as_labels)
 
     def transform(self) -> Chain:
-        return Chain(
-            ScaleByQHAdam(self.b1, self.b2, self.nu1, self.nu2, self.eps, self.mu_dtype),
-            AddDecayedWeights(self.weight_decay, self.mask),
-            ScaleByLearningRate(self.learning_rate),
-        )
+        return decayed(self, ScaleByQHAdam(self.b1, self.b2, self.nu1, self.nu2, self.eps, self.mu_dtype))

@@ -14,9 +14,8 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import DECAY, POSITIVE, WHOLE
 from .._support.types import Follow
 from .._transforms.hessian_diagonal import GaussNewtonBartlett, HutchinsonDiagonal
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
 from .._transforms.sophia import ScaleBySophia, ScaleBySophiaG
+from .decayed import decayed
 
 
 class Sophia(AbstractOptimizer):
@@ -73,8 +72,7 @@ class Sophia(AbstractOptimizer):
     follow: Follow = followed()
 
     def transform(self) -> Chain:
-        decay = AddDecayedWeights(self.weight_decay, self.mask)
-        return Chain(self._part(ScaleBySophia), decay, ScaleByLearningRate(self.learning_rate))
+        return decayed(self, self._part(ScaleBySophia))
 
 
 class SophiaG(AbstractOptimizer):
@@ -133,5 +131,4 @@ class SophiaG(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
     def transform(self) -> Chain:
-        decay = AddDecayedWeights(self.weight_decay, self.mask)
-        return Chain(self._part(ScaleBySophiaG), decay, ScaleByLearningRate(self.learning_rate))
+        return decayed(self, self._part(ScaleBySophiaG))
