@@ -119,9 +119,12 @@ _UNSEEN = {"_effect"}  # what `describe` shows, changes no step
 
 
 def hooks_of(cls: type) -> Hashable:
-    """The names of its base class that it overrides. A class that writes its own `update` is a group by itself."""
+    """The names of its base class that it overrides. A class that writes its own `update` is a group by itself.
+
+    So is a rule on matrices, whose `update` is `_direction`.
+    """
     base = base_of(cls)
-    if "update" in base.__abstractmethods__:
+    if base.__abstractmethods__ & {"update", "_direction"}:
         return cls
     own = cls.__mro__[: cls.__mro__.index(base)]
     names = {name for parent in own for name in vars(parent) if not name.startswith("_") and hasattr(base, name)}
