@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.hyperparameters import AbstractHyperparameters, with_value
@@ -217,7 +218,7 @@ def with_roles_of(tree: PyTree, optimizer: T) -> T:
         tree: the whole tree.
         optimizer: the optimizer, or a transform in it.
     """
-    if all(x.ndim < 3 for x in jtu.tree_leaves(tree)):
+    if all(np.ndim(x) < 3 for x in jtu.tree_leaves(tree)):
         return optimizer  # paths tell the roles
     return with_roles(optimizer, lambda given: table_of(model_of(tree), given))
 
