@@ -711,6 +711,10 @@ def test_describe_says_what_may_be_the_head():
     ):
         note = f"no layer is called `head`: if `layers.1.weight` is the last one, write `{advice}`."
         assert note in mx.describe(optimizer, mlp).notes
+    assert mx.check(MUON, mlp) == mx.describe(MUON, mlp).notes
+    assert mx.check(mx.SOAP(1e-3, weight_decay=0.0), mlp) == ()
+    for role in (mx.Head(), mx.Hidden()):  # what is given is meant
+        assert mx.check(MUON.replace(roles={"layers.1": role}), mlp) == ()
     assert not mx.describe(MUON.replace(roles={"layers.1": mx.Head()}), mlp).notes
     assert not mx.describe(mx.AdamW(0.1, mask=mx.decays), mlp).notes
 

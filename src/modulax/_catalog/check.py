@@ -19,12 +19,12 @@ from .._protocol.rates import is_of_library, parts_over_run
 from .._protocol.small_steps import known_values, largest, lost_steps, warnings_in, wrong_numbers
 from .._protocol.transform import AbstractTransform, everything_in
 from .._roles.find import Roles, model_of, table_of
-from .._roles.labels import with_roles
+from .._roles.labels import read_by_role, with_roles
 from .._support.checks import listing
 from .._support.methods import explained
 from .._support.tables import html_table
 from ..tree._math import shapes_of
-from .describe import FROZEN, NO_LEAF_DECAYS, Description, describe
+from .describe import FROZEN, NO_HEAD, NO_LEAF_DECAYS, Description, describe
 
 
 class Findings(tuple[str, ...]):
@@ -67,6 +67,8 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     seen = model_of(model)
     optimizer = with_roles(optimizer, lambda given: table_of(seen, given))
     shown, tree = describe(optimizer, seen.params), shapes_of(seen.params)
+    has_given = any(getattr(labels, "is_given", False) for labels in read_by_role(optimizer))
+    is_beside = any(hasattr(x, "adam_learning_rate") for x in everything_in(optimizer))  # the head is AdamW's
     found = [
         *_ascent(optimizer, shown, tree),
         *wrong_numbers(optimizer, in_check=True),
@@ -76,7 +78,8 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         *warnings_in(optimizer, tree, in_check=True),
         *lost_steps(optimizer, tree),
         *_heavy_decay(optimizer),
-        *(note for note in shown.notes if note.startswith((NO_LEAF_DECAYS, "no layer is called"))),
+        *(note for note in shown.notes if note.startswith(NO_HEAD) and is_beside and not has_given),
+        *(note for note in shown.notes if note.startswith(NO_LEAF_DECAYS)),
         *_decay(optimizer, shown, tree, table_of(seen, {})),
     ]
     return Findings(dict.fromkeys(found))

@@ -150,7 +150,7 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
         path, given = rows[i].path, f'{{"{rows[i].path}": Head()}}'
         # A mapping is for `roles` only.
         value = given if argument == "roles" else f"roles(model, {given})"
-        notes.append(f"no layer is called `head`: if `{path}` is the last one, write `{argument}={value}`.")
+        notes.append(f"{NO_HEAD}: if `{path}` is the last one, write `{argument}={value}`.")
     if any(row.weight_decay for row in rows):  # as in a group of embeddings
         notes = [note for note in notes if not note.startswith(NO_LEAF_DECAYS)]
     notes += [*warnings_in(optimizer, params), *lost_steps(optimizer, params)]
@@ -306,6 +306,7 @@ def _factor(text: str) -> str:
     return f"({text})" if any(sign in text for sign in (" + ", " - ", _THEN)) else text
 
 
+NO_HEAD = "no layer is called `head`"
 NO_LEAF_DECAYS = "no leaf decays"
 _ZEROS = ("0.0", "0")  # of a number and of a schedule
 FROZEN = "frozen"
