@@ -78,7 +78,7 @@ def test_a_pair_is_for_lookahead_alone():
         lookahead.step(PARAMS, lookahead.init(PARAMS), pair)
     with pytest.raises(ValueError, match="was given plain parameters, and `init` `LookaheadParams`"):
         lookahead.step(PARAMS, lookahead.init(pair), PARAMS)
-    with pytest.raises(ValueError, match=r"`Lookahead\(sync_period=\.\.\.\)` must be at least 1"):
+    with pytest.raises(ValueError, match=r"`Lookahead\(sync_period=\.\.\.\)` must be a whole number of at least 1"):
         mx.Lookahead(mx.SGD(0.1), 0, 0.5)
 
 
@@ -284,7 +284,7 @@ def test_mechanic_follows_a_schedule_of_its_own():
 def test_metrics_after_a_reset_are_those_of_the_step_before():
     """The state of the optimizer starts again, and the rate in force was that of the last step of the round."""
     rates = mx.schedules.Linear(1.0, 0.0, 10)
-    optimizer = mx.Chain(mx.Identity(), mx.Lookahead(mx.SGD(rates), 2.5, 1.0, reset_state=True))
+    optimizer = mx.Chain(mx.Identity(), mx.Lookahead(mx.SGD(rates), 3, 1.0, reset_state=True))
     params, found = {"w": jnp.ones(2)}, []
     state = optimizer.init(params)
     for _ in range(4):

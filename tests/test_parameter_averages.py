@@ -200,7 +200,7 @@ def test_numbers_are_live():
     [
         (lambda: mx.ParamEMA(mx.SGD(0.1), 1.0), r"`ParamEMA\(decay=...\)` must be in \[0, 1\), got 1.0"),
         (lambda: mx.ParamEMA(mx.SGD(0.1), dtype="floaty"), r"`ParamEMA\(dtype=...\)` must be a dtype"),
-        (lambda: mx.ParamEMA(mx.SGD(0.1), every=0), r"`ParamEMA\(every=...\)` must be at least 1"),
+        (lambda: mx.ParamEMA(mx.SGD(0.1), every=0), r"`ParamEMA\(every=...\)` must be a whole number of at least 1"),
         (lambda: mx.ParamAverage(mx.SGD(0.1), window=0), r"`ParamAverage\(window=...\)` must be a positive integer"),
         (lambda: mx.ParamAverage(mx.SGD(0.1), start=-1), r"`ParamAverage\(start=...\)` must not be negative"),
     ],
