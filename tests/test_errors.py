@@ -346,6 +346,8 @@ BAD_NUMBERS = [
     pytest.param(lambda b1: mx.Adam(0.1, b1), "b1", 1.5, "must be in [0, 1)", id="b1"),
     pytest.param(lambda b1: mx.AdamW(0.1, b1), "b1", 1.0, "must be in [0, 1)", id="b1=1"),
     pytest.param(lambda b2: mx.ScaleByAdam(b2=b2), "b2", -0.1, "must be in [0, 1)", id="b2"),
+    pytest.param(lambda eps: mx.AdamW(0.1, eps=eps), "eps", -1e-8, "must not be negative", id="eps"),
+    pytest.param(lambda x: mx.Lookahead(mx.SGD(0.1), 5, x), "slow_step_size", 5.0, "must be in [0, 1]", id="slow"),
     pytest.param(mx.Ema, "decay", 2.0, "must be in [0, 1)", id="decay"),
     pytest.param(lambda k: mx.MultiSteps(mx.SGD(0.1), k), "every_k", 0.0, "must be a whole number", id="every_k"),
     pytest.param(lambda n: schedules.Linear(0.0, 1.0, n), "transition_steps", 0.0, "must be positive", id="steps"),

@@ -14,7 +14,7 @@ from .._protocol.fields import Number, required_number
 from .._protocol.last_step import in_rounds
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
-from .._support.checks import WHOLE
+from .._support.checks import FRACTION, WHOLE
 from .._support.module import AbstractModule, AbstractState, like_params, nested, shared, with_fields
 from .._support.placement import typed_like
 from .._support.types import Count, Params, State, Updates
@@ -154,7 +154,7 @@ class Lookahead(AbstractSteering):
 
     fast_optimizer: AbstractTransform = required_part(state="fast_state")
     sync_period: Number = required_number(needs=WHOLE)
-    slow_step_size: Number = required_number()
+    slow_step_size: Number = required_number(needs=FRACTION)
     reset_state: bool = eqx.field(static=True, default=False)
 
     _keeps_direction: ClassVar[bool] = True

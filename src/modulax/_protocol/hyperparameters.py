@@ -27,7 +27,7 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import Requirement, brief, check_setting, listing, require
+from .._support.checks import NON_NEGATIVE, Requirement, brief, check_setting, listing, require
 from .._support.keys import is_key_data
 from .._support.methods import explained, result_is_indexed
 from .._support.module import AbstractModule
@@ -298,7 +298,7 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
             f"`eqx.filter_vmap(lambda x: {type(owner).__name__}({field.name}=x, ...))(numbers)`; to change one, "
             f"`eqx.filter_vmap(lambda t, x: t.replace({field.name}=x))(batch, numbers)`."
         )
-    requirement = field.metadata["needs"]
+    requirement = field.metadata["needs"] or (NON_NEGATIVE if field.name in ("eps", "eps_root") else None)
     # Inside our own programs every hyperparameter is traced. It was checked when it was given, and a check in every
     # step would take longer than the step of a small model. A schedule of whole numbers may be between two of them.
     if requirement is None or (is_tracing() and requirement.least is not None):
