@@ -275,12 +275,12 @@ def test_the_layout_of_an_array_of_torch_is_that_of_its_layer():
         found(
             {"ConvTranspose_0": {"kernel": jnp.ones((2, 2, 3, 3))}}, {"ConvTranspose_0.kernel": np.ones((3, 3, 2, 2))}
         )
-    with pytest.raises(ValueError, match=r"`a` has shape \(2, 1, 3\), and \(3, 2\) in torch") as error:
+    with pytest.raises(ValueError, match=r"of `a`, of shape \(3, 2\) in torch, and \(2, 1, 3\)") as error:
         found({"a": jnp.ones((2, 1, 3))}, {"a": np.ones((3, 2))})
     found(
         {"a": jnp.ones((2, 1, 3))},
         {"a": np.ones((3, 2))},
         convert=eval(str(error.value).split("convert=")[1].split("`")[0]),
     )
-    with pytest.raises(ValueError, match=r"and \(3, 2\) in torch. Check `names`\."):
+    with pytest.raises(ValueError, match=r"has shape \(2, 2\), and `a` in torch has \(3, 2\)\. Check"):
         found({"a": jnp.ones((2, 2))}, {"a": np.ones((3, 2))})

@@ -1,5 +1,6 @@
 """Convert optimizer states of PyTorch to states of modulax."""
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -70,28 +71,25 @@ def state_from_torch(
     form = unstack(widened(template))
     wanted, flat = stored(form), {}
     places = [place for place in _places(form) if place.field in moments.get(place.path, {})]
-    roles, unclear = _roles(form, places), dict[str, Any]()
+    roles, unclear = _roles(form, places), collections.defaultdict[Any, dict[str, None]](dict)
     for place in places:
-        (name, field, path, _), given = place, convert(place.path, moments[place.path][place.field])
-        x, like = moments[path][field], wanted[name]
-        y = _in_our_layout(x, like.shape, *roles[place]) if given is None else given
-        if y is None:
-            unclear[path] = x
-            continue
-        if y.shape != like.shape:
-            shape, is_matrix = like.shape, x.ndim == 2 and x.size == math.prod(like.shape)
-            remedy = f"`convert=lambda path, x: x.T.reshape{shape} if path == {path!r} else None`"
-            raise ValueError(
-                f"`state_from_torch`: `{path}` has shape {shape}, and {x.shape} in torch. "
-                f"{f'Write {remedy}, or check' if is_matrix else 'Check'} `names`."
-            )
-        flat[name] = _cast(y, like.dtype)
-    if unclear:
-        flax = "x.T" if all(x.ndim == 2 for x in unclear.values()) else "np.moveaxis(x, (0, 1), (-1, -2))"
+        (name, _, path, _), x = place, moments[place.path][place.field]
+        shape, y = wanted[name].shape, convert(path, x)
+        y = _in_our_layout(x, shape, *roles[place]) if y is None else y
+        if y is not None and y.shape == shape:
+            flat[name] = _cast(y, wanted[name].dtype)
+        elif x.size == math.prod(shape):
+            unclear[x.shape, shape][path] = None
+        else:
+            said = f"`{path}` has shape {shape}, and `{names[path]}` in torch has {x.shape}. Check `names`"
+            raise ValueError(f"`state_from_torch`: {said}.")
+    for (there, shape), paths in unclear.items():
+        flax = "x.T" if len(there) == 2 else "np.moveaxis(x, (0, 1), (-1, -2))"
+        flax += "" if len(there) == len(shape) else f".reshape{shape}"
         raise ValueError(
-            f"`state_from_torch`: nothing tells the layout of {listing(unclear)}. For (inputs, outputs), as in Flax, "
-            f"write `convert=lambda path, x: {flax} if path in {list(unclear)} else None`, and `x` in the place of "
-            f"`{flax}` for (outputs, inputs), as in torch."
+            f"`state_from_torch`: nothing tells the layout of {listing(paths)}, of shape {there} in torch, and {shape} "
+            f"here. For kernels of Flax, write `convert=lambda path, x: {flax} if path in {list(paths)} else None`, "
+            f"and `x` in the place of `{flax}` for weights as in torch."
         )
     for name in _step_counts(form, {place.state for place in places}) if steps else ():
         # torch counts for each parameter, and one that had no gradient at first is behind.
