@@ -152,3 +152,22 @@ def test_fresh_copies_of_restored_parameters_are_remarked_on(value: float):
     for optimizer in (mx.ParamEMA(adam), mx.ParamAverage(adam), mx.MultiSteps(adam, 2), mx.SAM(adam, adam)):
         template = {"model": params, "state": optimizer.init(params)}
         assert not checkpoint.load_state_dict(template, saved, strict=False)[1].remarks
+
+
+def test_a_rule_without_a_key_is_not_filled_from_another_rule():
+    """Which has the same names, `mu` and `count`; a key of the user may be that of any rule."""
+    params = {"w": jnp.ones(2)}
+    adam = mx.ScaleByAdam()
+    for old in (mx.LaProp(0.1), mx.Lion(0.1), mx.MultiSteps(mx.Chain(mx.ScaleByAdan()), 2)):
+        for new in (adam, mx.ParamEMA(adam, 0.9)):
+            _, report = checkpoint.load_state_dict(
+                new.init(params), checkpoint.state_dict(old.init(params)), strict=False
+            )
+            assert not [name for name in report.restored if "mu" in name or "inner_state.count" in name]
+            assert not report.remarks
+    for old in (mx.Adam(0.1), mx.Chain(first=adam), mx.MultiSteps(mx.Chain(adam), 2)):
+        _, report = checkpoint.load_state_dict(adam.init(params), checkpoint.state_dict(old.init(params)), strict=False)
+        assert not report.fresh
+    average = mx.ScaleByScion(0.9)  # its state is that of `Ema`
+    saved = checkpoint.state_dict(mx.Chain(average).init(params))
+    assert not checkpoint.load_state_dict(average.init(params), saved, strict=False)[1].fresh

@@ -53,6 +53,8 @@ class Nesting:
         self._fields, self.keyed = nesting_fields()
         self._auxiliary, self._shared = auxiliary_fields(), shared_fields()
         found = _sections(template)
+        self._rules = {names: _rule_of(type(state)) for names, state in states_with_names(template)}
+        self._known = {_rule_of(cls) for cls in with_subclasses(AbstractState)}
         self._fields |= {section.names[-1] for section in found if section.kind == "states"}
         self._sections = {section.names: section for section in found if section.kind != "states"}
         self._outer = {section.names[:-1] for section in found if section.kind == "states"}
@@ -121,7 +123,8 @@ class Nesting:
         4. the number of names that the two states share, negated;
         5. whether the nesting differs at all.
 
-        Rules with different keys, such as `scale_by_adam` and `scale_by_lion`, never match. Nor does a part match
+        Rules with different keys, such as `scale_by_adam` and `scale_by_lion`, never match, nor a rule without a key
+        and the key of another class. Nor does a part match
         another one if its own key is there too, or like parts of chains of which one has more than the other: it is
         not known which of them came or went.
         """
@@ -133,8 +136,10 @@ class Nesting:
         if own is None or others is None:
             return None
         is_own_rule = self._is_rule(self._own, root + nesting) and root + nesting not in self._outer
-        if own != others and is_own_rule and self._is_rule(self._saved, root + middle) and own[-1:] != others[-1:]:
-            return None
+        if own != others and self._is_rule(self._saved, root + middle) and own[-1:] != others[-1:]:
+            is_other = others[-1] in self._known - {self._rules.get(root + nesting, others[-1])}
+            if is_own_rule or (not own and is_other):
+                return None
         if self._is_of_another_part(root, nesting, middle) or self._is_one_of_more(root, nesting, middle):
             return None
         # The average of `ParamEMA` is no momentum of `Ema`.
@@ -198,6 +203,11 @@ class Nesting:
     def _holds(self, by_prefix: Mapping[Names, set[Names]], prefix: Names) -> bool:
         """Whether the state at a prefix holds further states."""
         return any(rest[0] in self._fields for rest in by_prefix.get(prefix, ()))
+
+
+def _rule_of(state: type) -> str:
+    """The key that a rule has in a chain, if its state is called as it is, such as `ScaleByAdamState`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z].)", "_", state.__name__.removesuffix("State")).lower()
 
 
 def _sections(template: PyTree) -> list[Section]:
