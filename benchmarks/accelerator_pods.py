@@ -109,7 +109,7 @@ def pods(words: list[str], failures: list[str]) -> str:
             for what, (found, most) in over.items()
             if found > most + 1e-4 and (what != "of its share" or most)
         ]
-        failures += [f"{pod.name} on {pod.topology}: {note}" for note in plan.notes if "other shardings" in note]
+        failures += [f"{pod.name} on {pod.topology} returns `{path}` elsewhere" for path in plan.resharded]
         counts: collections.Counter[str] = collections.Counter()
         for c in plan.collectives:  # one for each kind and transform
             counts[c.kind] += c.count

@@ -341,16 +341,18 @@ def test_the_tables():
     ],
 )
 def test_notes(changes: dict[str, Any], zero: Any, message: str):
-    assert list(notes(report(**changes), 2**26, zero, True, [])) == [message]
+    assert list(notes(report(**changes), 2**26, zero, True)) == [message]
 
 
 def test_a_step_that_returns_another_sharding(mesh: Mesh, monkeypatch: pytest.MonkeyPatch):
     """Without what places the results of `step`, XLA divides the new parameters as their updates are."""
     params = {"w": shape(64, 32), "b": shape(32), "three": shape(3)}
     both = ("data", "model")
-    assert "other shardings" not in str(planning.plan(OPTIMIZER, params, mesh, zero=both))
+    assert planning.plan(OPTIMIZER, params, mesh, zero=both).resharded == ()
     monkeypatch.setattr(step, "placed_like", lambda new, old: new)
-    first = planning.plan(OPTIMIZER, params, mesh, zero=both).notes[0]
+    found = planning.plan(OPTIMIZER, params, mesh, zero=both)
+    first = found.notes[0]
+    assert found.resharded == ("b", "w")
     assert first.startswith("`b`, `w` come back with other shardings"), first
     assert first.endswith("Give `jax.jit` those of the arguments: `out_shardings=(of_params, of_state)`.")
 
@@ -358,10 +360,8 @@ def test_a_step_that_returns_another_sharding(mesh: Mesh, monkeypatch: pytest.Mo
 def test_what_is_small_or_as_it_should_be_has_no_note():
     small = planning.StateField("count", 4, 4, 16, ("data",))
     reduced = planning.Communication("all-reduce", "ClipByGlobalNorm", 1, 4, 8.0)
-    assert not [*notes(report(state=(small,), collectives=(reduced,)), 2**26, None, True, [])]
-    assert not [*notes(report(temp_bytes=2**33, hbm_bytes=2**40), 2**26, None, False, [])], (
-        "a whole step has activations"
-    )
+    assert not [*notes(report(state=(small,), collectives=(reduced,)), 2**26, None, True)]
+    assert not [*notes(report(temp_bytes=2**33, hbm_bytes=2**40), 2**26, None, False)], "a whole step has activations"
 
 
 def test_units():

@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, required_number
-from .._protocol.step import Move
-from .._protocol.transform import AbstractTransform, Effect, zeros_returned
+from .._protocol.transform import AbstractTransform, Effect, Move, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import WHOLE_OR_ZERO, boolean
 from .._support.module import AbstractState, nested, shared

@@ -10,8 +10,7 @@ import jax.tree_util as jtu
 from .._protocol.container import AbstractContainer
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.step import Move
-from .._protocol.transform import AbstractTransform, everything_in, zeros_returned
+from .._protocol.transform import AbstractTransform, Move, everything_in, zeros_returned
 from .._support.types import Params, State, Updates
 from .._support.varying import cond
 from ..tree._math import choose

@@ -14,8 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 from .._protocol.container import required_part
 from .._protocol.fields import Hyperparameter, required_number
 from .._protocol.schedule_values import resolve
-from .._protocol.step import Move
-from .._protocol.transform import AbstractTransform, Clock, Effect, everything_in, zeros_returned
+from .._protocol.transform import AbstractTransform, Clock, Effect, Move, everything_in, zeros_returned
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
 from .._support.checks import WHOLE, boolean
 from .._support.module import AbstractState, like_params, nested, shared, with_fields

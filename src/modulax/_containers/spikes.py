@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 from .._protocol.container import refuse_examples, required_part
 from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
-from .._protocol.step import Move
-from .._protocol.transform import AbstractTransform, Clock, Effect
+from .._protocol.transform import AbstractTransform, Clock, Effect, Move
 from .._support.arithmetic import default_float, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE
 from .._support.module import AbstractState, nested, shared, with_fields

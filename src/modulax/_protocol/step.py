@@ -96,7 +96,8 @@ class DonatedStep:
             params: the parameters, or the whole model.
             extra: extra arguments of `update`. The compiled step has the functions, and takes None in their places.
         """
-        (params, traced), others = eqx.partition((params, extra), _is_traced)
+        is_traced = lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array_like(x)  # noqa: E731
+        (params, traced), others = eqx.partition((params, extra), is_traced)
 
         def step(grads: Updates, params: Params, state: State, **extra: Any) -> tuple[Params, State]:
             model, given = eqx.combine((params, extra), others)
@@ -106,7 +107,3 @@ class DonatedStep:
         # JAX sorts arguments by name: in the order of the results.
         donated = jax.jit(step, donate_argnames=("params", "state"))
         return donated.lower(grads=grads, params=params, state=state, **traced)
-
-
-def _is_traced(x: Any) -> bool:
-    return isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array_like(x)

@@ -1,6 +1,6 @@
 """What is worth a second look in a plan, in sentences that say what to write."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from .._support.checks import listing
 from ._report import Plan, StateField, bytes_text
@@ -10,10 +10,8 @@ _TEMP_BYTES = 1.0  # per parameter
 _PASSES = 1.3  # times the ideal
 
 
-def notes(
-    plan: Plan, elements: int, zero: str | tuple[str, ...] | None, is_update: bool, moved: Sequence[str]
-) -> Iterator[str]:
-    """The sentences about a plan for devices that hold `elements` parameters each; `moved` come back elsewhere."""
+def notes(plan: Plan, elements: int, zero: str | tuple[str, ...] | None, is_update: bool) -> Iterator[str]:
+    """The sentences about a plan for devices that hold `elements` parameters each."""
     if plan.memory_bytes is not None and plan.peak_bytes > plan.memory_bytes:
         yield (
             f"the peak of {bytes_text(plan.peak_bytes)} is {bytes_text(plan.peak_bytes - plan.memory_bytes)} more than "
@@ -21,9 +19,9 @@ def notes(
         )
     if plan.hbm_bytes is None:
         yield "the compiler refused the program, so that bytes moved, operations and transfers are unknown."
-    if moved:
+    if plan.resharded:
         remedy = "Give `jax.jit` those of the arguments: `out_shardings=(of_params, of_state)`."
-        yield f"{listing(moved)} come back with other shardings, so that the next step is another program. {remedy}"
+        yield f"{listing(plan.resharded)} come back with other shardings: the next step is another program. {remedy}"
     least = _SMALL * (plan.param_bytes + plan.state_bytes)
     for field in plan.state:
         if field.bytes > least:

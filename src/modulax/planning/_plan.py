@@ -163,25 +163,18 @@ def _report(
         state=fields,
         compile_seconds=seconds,
         notes=(),
-        **({} if isinstance(compiled, str) else _work(compiled, mesh, chip)),
+        **({} if isinstance(compiled, str) else _work(compiled, mesh, chip, arrays, state)),
     )
-    moved = [] if isinstance(compiled, str) else _moved(compiled, arrays, state)
-    found = notes(result, sum(map(local_size, gradients)), zero, is_update, moved)
-    return dataclasses.replace(result, notes=tuple(found))
+    return dataclasses.replace(result, notes=tuple(notes(result, sum(map(local_size, gradients)), zero, is_update)))
 
 
-def _moved(compiled: Any, *trees: PyTree) -> list[str]:
-    """The paths of arguments in whose place the program returns an array with another sharding."""
-    paths, leaves = [path for tree in trees for path in leaf_paths(tree)], jtu.tree_leaves(trees)
-    after = zip(paths, leaves, jtu.tree_leaves(compiled.output_shardings), strict=True)
-    return [path for path, x, sharding in after if not sharding.is_equivalent_to(x.sharding, x.ndim)]
-
-
-def _work(compiled: Any, mesh: Mesh, chip: Chip | None) -> dict[str, Any]:
+def _work(compiled: Any, mesh: Mesh, chip: Chip | None, arrays: Params, state: PyTree) -> dict[str, Any]:
     """What the program does: the fields of a plan that are read from its text."""
     done = traffic(compiled.as_text())
     transfers = communications(done.collectives, mesh.size)
     times = {} if chip is None else bounds(chip, done, transfers)
+    paths, given = [*leaf_paths(arrays), *leaf_paths(state)], jtu.tree_leaves((arrays, state))
+    results = zip(paths, given, jtu.tree_leaves(compiled.output_shardings), strict=True)
     return {
         "hbm_bytes": done.bytes,
         "flops": done.flops,
@@ -189,6 +182,7 @@ def _work(compiled: Any, mesh: Mesh, chip: Chip | None) -> dict[str, Any]:
         "bounds": times,
         "collectives": transfers,
         "transforms": bytes_by_transform(done),
+        "resharded": tuple(path for path, x, after in results if not after.is_equivalent_to(x.sharding, x.ndim)),
     }
 
 

@@ -73,6 +73,8 @@ class Plan:
         collectives: the transfers between devices by kind and transform; the largest first.
         state: the fields of the state; the largest first.
         transforms: bytes moved by class of transform; the largest first. What is under `""` is of the step itself.
+        resharded: paths of parameters and state that the step returns with another sharding, of which there should be
+            none: the next step would be another program.
         compile_seconds: that tracing and compilation took.
         notes: what is worth a second look, and what to write.
     """
@@ -92,6 +94,7 @@ class Plan:
     collectives: tuple[Communication, ...] = ()
     state: tuple[StateField, ...]
     transforms: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    resharded: tuple[str, ...] = ()
     compile_seconds: float
     notes: tuple[str, ...]
 
