@@ -4,7 +4,7 @@
 WORDS = {
     "learning_rate": "lr alpha eta step_size stepsize rate learning_rate_fn learning_rate_schedule lr_schedule",
     "b1": "beta1 beta_1 beta momentum",
-    "b2": "beta2 beta_2 rho alpha",
+    "b2": "beta2 beta_2",
     "b3": "beta3 beta_3",
     "mu": "exp_avg m momentum momentum_buffer first_moment",
     "nu": "exp_avg_sq v square_avg second_moment",
@@ -12,6 +12,8 @@ WORDS = {
     "step": "t iteration iterations num_steps global_step",
     "beta": "momentum mu b1 beta1 beta_1",
     "frequency": "freq every interval",
+    "precondition_frequency": "update_freq update_frequency precondition_every preconditioning_compute_steps",
+    "memory_size": "history_size max_history m",
     "mu_dtype": "momentum_dtype moment_dtype m_dtype exp_avg_dtype accumulator_dtype",
     "eps": "epsilon adam_epsilon",
     "momentum": "beta b1 beta1 beta_1 mu",
@@ -44,14 +46,12 @@ WORDS = {
     "parts": "transforms steps optimizers",
     "patterns": "rules mapping",
     "diagonal": "memory_save_mode",
-    "precond_lr": "preconditioner_lr",
-    "precond_init_scale": "preconditioner_init_scale",
 }
 # Fields whose words they don't mean beside one of these: the `beta` of FTRL is no momentum.
 NOT_BESIDE = {"beta": "alpha l1"}
 # What a word at the beginning of a name is called here: `precond_freq` means `precondition_frequency`.
-PREFIXES = {"adamw": "adam", "precond": "precondition"}
-PAIRS = {"betas": ("b1", "b2"), "moments": ("b1", "b2"), "nus": ("nu1", "nu2")}
+PREFIXES = {"adamw": "adam", "precond": "precondition", "preconditioner": "precond"}
+SEVERAL = {"betas": ("b1", "b2", "b3"), "moments": ("b1", "b2"), "nus": ("nu1", "nu2")}
 
 # What other libraries call the parameters, which their optimizers are constructed with.
 PARAMETERS = ("params", "parameters", "model", "var_list", "model_parameters")
@@ -102,7 +102,7 @@ ATTRIBUTES = {
         _SAVED: "state_dict get_weights save save_own_variables",
         _LOADED: "load_state_dict set_weights load load_own_variables",
         'The state is apart from the optimizer: `state = optimizer.init(params)`, and `modulax.tree.get(state, "mu")` '
-        "reads a value in it.": "state opt_state variables inner_states slots iterations",
+        "reads a value in it.": "state opt_state variables inner_states slots iterations build",
         "Write `optimizer.hyperparameters()` to read them, and `optimizer.replace(learning_rate=1e-4)` for an "
         "optimizer with another value.": "_replace defaults hyperparams hparams hyperparameter set_lr assign set",
         "Write `modulax.to_config(optimizer)`, and `modulax.from_config(config)` for the way back.": "get_config "
@@ -119,7 +119,7 @@ ATTRIBUTES = {
         "them, and `optimizer.replace(learning_rate=1e-4)`.": "hyperparams hyperparams_states hyperparameters "
         "learning_rate lr replace param_groups",
         "Write `modulax.tree.set(state, mu=...)`.": "_replace",
-        _SAVED: "state_dict save",
+        _SAVED: "state_dict save items keys values",
         _LOADED: "load_state_dict load",
         _STEP: "apply_gradients minimize update zero_grad",
     },

@@ -390,6 +390,8 @@ def inject_hyperparams(
         a function with the arguments of `inner_factory` that returns `Injected`.
     """
     names = _as_names(static_args)
+    if isinstance(inner_factory, AbstractTransform):
+        raise TypeError("`inject_hyperparams` needs a class or a function. Around an optimizer, write `Injected(...)`.")
 
     @functools.wraps(inner_factory, updated=())
     def make(*args: Any, **kwargs: Any) -> Injected:

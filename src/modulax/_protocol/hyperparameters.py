@@ -279,6 +279,8 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
         return None
     if isinstance(value, AbstractHyperparameters):
         if reason := value._why_not_a_number():
+            if not hasattr(owner, "each_part"):  # as in torch
+                reason = "Give the schedule to the optimizer, `AdamW(schedule)`."
             raise ValueError(f"{call} must be a number or a schedule, got {brief(value)}. {reason}")
         return value
     shape, dtype = (getattr(np.asarray(value) if type(value) is float else value, x, None) for x in ("shape", "dtype"))

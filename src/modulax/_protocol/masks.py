@@ -124,27 +124,18 @@ class _Function(AbstractLabels):
 
     def _refuse_other_arguments(self, tree: PyTree, least: int, error: Exception | None = None) -> None:
         """Raise an error if the function returns at least so many different labels when it is called for each leaf."""
-        for words, remedy, arguments in _CALLED_FOR_LEAVES:
+        leaves = leaves_with_paths(tree)
+        for calls in ([(path,) for path, _ in leaves], [(x,) for _, x in leaves], leaves):
             try:
-                labels = {call_user(self.function, *arguments(*leaf)) for leaf in leaves_with_paths(tree)}
+                labels = {call_user(self.function, *call) for call in calls}
             except Exception:
                 continue
             if len(labels) >= least and all(isinstance(label, (bool, str)) for label in labels):
                 raise ValueError(
-                    f"`{self!r}` is a function of {words}, and was given the whole tree of parameters. Write {remedy}."
+                    f"`{self!r}` is called with the whole tree of parameters, and not with each path or leaf. Write "
+                    '`by_path({"*bias": False, "*": True})` for paths, and `lambda params: jax.tree.map(lambda p: '
+                    "p.ndim > 1, params)`, or `jax.tree_util.tree_map_with_path`, for leaves."
                 ) from error
-
-
-_BY_PATH = (
-    'patterns for the paths, `by_path({"*bias": False, "*": True})`, or a function that returns a tree, '
-    "`lambda params: jax.tree_util.tree_map_with_path(lambda path, x: ..., params)`"
-)
-_BY_LEAF = "a function that returns a tree, `lambda params: jax.tree.map(lambda p: p.ndim > 1, params)`"
-_CALLED_FOR_LEAVES: tuple[tuple[str, str, Callable[[str, Any], tuple[Any, ...]]], ...] = (
-    ("one path", _BY_PATH, lambda path, x: (path,)),
-    ("one leaf", _BY_LEAF, lambda path, x: (x,)),
-    ("a path and a leaf", _BY_PATH, lambda path, x: (path, x)),
-)
 
 
 class _Not(AbstractLabels):
@@ -217,7 +208,8 @@ class _Tree(AbstractLabels):
             if prefix is None and not partial:
                 path, known = ".".join(names), [".".join(names) for names in labels]
                 hint = " A key that contains a dot is not a path; use `by_path({...})`." * (path in known)
-                hint = _patterns_meant(self.plain(), tree) or hint
+                if isinstance(given := self.plain(), Mapping):
+                    hint = _patterns_meant(given, tree) or hint
                 raise ValueError(
                     f"The tree of labels has no label for the leaf `{path}`; it has {listing(known)}.{hint}"
                 )
@@ -273,7 +265,8 @@ def mask_of(owner: object, mask: AbstractLabels, tree: PyTree, argument: str = "
     try:
         labels = mask.labels(tree)
     except ValueError as error:
-        raise ValueError(f"`{name}({argument}=...)`: {error}") from error
+        hint = _patterns_meant(mask.plain(), tree) if type(mask.plain()) in (list, tuple) else ""
+        raise ValueError(f"`{name}({argument}=...)`: {error}{hint}") from error
     for path, label in zip(leaf_paths(tree), labels, strict=True):
         if not isinstance(label, bool):
             raise ValueError(

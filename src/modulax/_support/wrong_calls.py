@@ -19,11 +19,11 @@ def _vocabulary() -> Any:
 
 
 def meant_by(word: str, known: Iterable[str] | None = None) -> list[str]:
-    """The known names that a word from another library may mean: one, two for a pair such as `betas`, or none."""
+    """The known names that a word from another library may mean: one, several for `betas`, or none."""
     words = _vocabulary()
     known = list(words.WORDS if known is None else known)
-    if word in words.PAIRS and set(words.PAIRS[word]) <= set(known):
-        return list(words.PAIRS[word])
+    if len(several := [name for name in words.SEVERAL.get(word, ()) if name in known]) > 1:
+        return several
     fitting = [name for name in known if word in words.WORDS.get(name, "").split()]
     alike = [name for name in fitting if not {*words.NOT_BESIDE.get(name, "").split()} & {*known}]
     head, _, tail = word.partition("_")
@@ -142,20 +142,21 @@ class _Call:
     def _unknown_arguments(self, first: str) -> str:
         words, own, elsewhere = _vocabulary(), {}, {}
         args = [x for x in self.args if not (self.is_optimizer and is_model(x))]
+        free = [n for n in self.parameters if n not in self.kwargs and n not in self.positional[: len(args)]]
         start = f"`{self.name}({first}=...)`: there is no argument `{first}`."
         if self.is_optimizer and (len(args) < len(self.args) or set(words.PARAMETERS) & self.kwargs.keys()):
             start += " The parameters are given to `init(params)` and `step(grads, state, params)`."
         for key, x in self.kwargs.items():
             remedy = _foreign(words.ARGUMENTS, key) if self.is_optimizer and inspect.isclass(self.cls) else None
-            if meant := meant_by(key, self.parameters):
-                own |= zip(
-                    meant, x if len(meant) > 1 and isinstance(x, (tuple, list)) else [x] * len(meant), strict=False
-                )
+            if meant := [key] if key in self.parameters else meant_by(key, free) or meant_by(key, self.parameters):
+                values = x if len(meant) > 1 and isinstance(x, (tuple, list)) else [x] * len(meant)
+                own |= zip(meant, values, strict=False)
             elif remedy and x is not None and repr(x) not in ("False", "0", "0.0"):
                 elsewhere[remedy] = x
             elif not remedy and not (self.is_optimizer and key in words.PARAMETERS):
-                free = [name for name in self.parameters if name not in self.kwargs]
-                return f"`{self.name}({key}=...)`: there is no argument `{key}`.{suggestion(key, free)}"
+                if close := suggestion(key, free):
+                    return f"`{self.name}({key}=...)`: there is no argument `{key}`.{close}"
+                start = f"`{self.name}({key}=...)`: there is no argument `{key}`, nor one like it."
         call = self._completed(args, own)
         return f"{start} {call.fault() or call._inside(elsewhere)}"
 
@@ -188,7 +189,7 @@ def is_model(x: Any) -> bool:
 
 
 def _text(x: Any) -> str:
-    return repr(x) if isinstance(x, (int, float, str, tuple)) and len(repr(x)) < 50 else "..."
+    return repr(x) if isinstance(x, (int, float, str, tuple, type(None))) and len(repr(x)) < 50 else "..."
 
 
 class NoAttributeError(AttributeError):
@@ -244,7 +245,8 @@ def inside(module: Any, name: str) -> str | None:
 def swapped_part(cls: Any, args: tuple[Any, ...]) -> str | None:
     """The error message for a container that got a transform in the place of something else; None if it did not."""
     fields = dataclasses.fields(cls)
-    if not any("part" not in field.metadata and _is_part(x) for field, x in zip(fields, args, strict=False)):
+    misplaced = ["part" not in field.metadata and _is_part(x) for field, x in zip(fields, args, strict=False)]
+    if not any(misplaced) or not any("part" in field.metadata for field in fields):
         return None
     required = [p.name for p in inspect.signature(cls).parameters.values() if p.default is p.empty]
     names = [field.name for field in fields[: max(len(args), len(required))]]

@@ -40,7 +40,7 @@ from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
 from ..tree._state import owners
 
 
-class _StepCount(nnx.OptState):
+class _StepCount(nnx.optimizer.OptArray):
     """The number of steps."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -379,8 +379,8 @@ def _boxed(
             own = own | {"out_sharding": tuple(x.sharding.spec)}  # NNX would move it back to its parameter
         return nnx.optimizer.OptVariable(x, **own)
 
-    boxes = {name: box(x, of_variables[name]) for name, x in structure.values(state).items()}
-    return structure, boxes | {"step": _StepCount(state.step)} if "step" in boxes else boxes
+    values = structure.values(state).items()
+    return structure, {name: _StepCount(x) if name == "step" else box(x, of_variables[name]) for name, x in values}
 
 
 def _metadata(parameter: nnx.Variable) -> dict[str, Any] | None:

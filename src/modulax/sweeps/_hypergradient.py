@@ -208,7 +208,7 @@ def hypergradient(
         TypeError: if `train` doesn't return a scalar.
     """
     check_optimizer("sweeps.hypergradient", optimizer)
-    if not callable(train):
+    if not callable(train) or isinstance(train, AbstractTransform):
         raise TypeError(
             f"`sweeps.hypergradient` needs the training as a function, `train(optimizer, ...)`; got {train!r}."
         )
@@ -251,10 +251,7 @@ def _variables(optimizer: AbstractTransform, name: str, interval: Interval | Non
         path = dotted(keys)
         if any(f"{path}.".startswith(f"{prefix}.") for prefix in prefixes) and not is_key_data(leaf):
             if np.shape(leaf):
-                remedy = "For arrays, write `eqx.filter_value_and_grad(train)(optimizer, ...)`."
-                raise ValueError(
-                    f"`sweeps.hypergradient` learns numbers; `{path}` has shape {np.shape(leaf)}. {remedy}"
-                )
+                raise ValueError(f"`{path}` is an array: write `eqx.filter_value_and_grad(train)(optimizer, ...)`.")
             by_sign = INTERVALS[POSITIVE] if float(leaf) > 0 else EVERYWHERE
             variables[path] = place, interval or INTERVALS.get(_requirement(optimizer, keys), by_sign)
             if interval is None and path not in prefixes and float(leaf) in variables[path][1]:

@@ -76,7 +76,7 @@ def unknown_name(
     paths = list(dict.fromkeys(paths))
     names, ends = [joined(path) for path in paths], [str(path[-1]) for path in paths if path]
     meant = meant_by(name, ends)
-    close = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, [*names, *ends, *among])
+    close = f" Did you mean {listing(meant)}?" if meant else suggestion(name, [*names, *ends, *among])
     return NamingError(f"`{call}`: there is no {what.format(name)}.{close} There are {listing(names)}.")
 
 

@@ -195,6 +195,8 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
         ValueError: if a name is unknown or ambiguous, or a new value differs from the old one in structure or shape, or
             needs a wider kind of dtype (a float for an integer).
     """
+    if isinstance(filtering, dict):
+        raise ValueError("`tree.set` takes values by name: write `tree.set(tree, **{...})`.")
     # Names are those of single parameters. `stack_like` restores the stacks at the end.
     out = unstack(tree)
     for key, value in changes.items():
