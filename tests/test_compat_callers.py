@@ -266,7 +266,8 @@ def decayed(step: Any) -> Any:
 def rates_that_are_read(o: Any, make: Callable[[Any], Any]) -> list[Any]:
     """Updates with schedules that read numbers elsewhere, which are set between the steps."""
     global epoch
-    settings, local, array = ModuleType("settings"), 1.0, jnp.ones(())
+    settings: Any = ModuleType("settings")
+    local, array = 1.0, jnp.ones(())
     epoch = settings.rate = Settings.rate = 1.0
     functions = [
         lambda step: 0.1 / epoch,

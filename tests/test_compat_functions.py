@@ -222,6 +222,25 @@ def test_ranges_are_checked_outside_of_compat_and_not_of_traced_numbers():
         mx.RMSProp(0.1, decay=1.0)
 
 
+def test_a_learning_rate_with_an_axis():
+    """Of one number it is that number, and of several the message says what to write, with what it prints."""
+    x = jnp.asarray([0.1, 0.2])
+    with pytest.raises(ValueError, match=r"chain `optax.stateless_with_tree_map\(lambda u, p: x \* u\)`"):
+        compat.adam(x)
+    for rate in (np.asarray([0.1]), jnp.asarray([0.1])):
+        assert compat.adamw(rate).transform.learning_rate == pytest.approx(0.1)
+        assert compat.inject_hyperparams(compat.sgd)(rate).init(PARAMS).hyperparams["learning_rate"].shape == ()
+    params: Any = {"w": PARAMS["w"]}
+    updates: list[Any] = []
+    ours: Any = compat.chain(compat.sgd(1.0), compat.stateless_with_tree_map(lambda u, p: x * u))
+    for tx in (optax.sgd(x), ours):
+        new: Any = tx.update(params, tx.init(params), params)[0]
+        updates.append(new["w"])
+    np.testing.assert_allclose(*updates, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"shape \(1,\).*chain `Stateless\(lambda u, p: x \* u, leafwise=True\)`"):
+        mx.SGD(np.asarray([0.1]))
+
+
 def test_numbers_with_which_optax_computes_something_else_are_refused():
     for make in (
         lambda: compat.apply_every(0),

@@ -13,7 +13,10 @@ import optax
 import pytest
 
 import modulax as mx
+from modulax import compat
 from modulax.compat import optax_paths
+from modulax.compat._paths import _class_in_optax
+from modulax.compat._states import CLASSES, TWINS
 from modulax.tree._paths import key_names, leaves_with_paths
 
 from . import settings
@@ -144,3 +147,41 @@ PAIRS = [
 def test_every_array_has_its_path_in_optax(ours: Any, theirs: Any):
     desired = jtu.tree_leaves_with_path(theirs.init(PARAMS))
     assert [*optax_paths(ours, PARAMS)] == ["/".join(key_names(path)) for path, _ in desired]
+
+
+def test_a_transform_of_modulax_with_states_of_optax_itself():
+    """For libraries that look into states: MaxText, jax_privacy, `optax.tree`."""
+    params: Any = {"w": jnp.asarray([1.0, -2.0]), "b": jnp.asarray(0.5)}
+    clip, adam = mx.ClipByGlobalNorm(1.0), mx.Adam(lambda step: 0.1)
+    ours = compat.to_optax(mx.Chain(clip, mx.Masked(adam, {"w": True, "b": False})))
+    theirs = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.masked(optax.adam(lambda step: 0.1), {"w": True, "b": False})
+    )
+    assert isinstance(ours, optax.GradientTransformationExtraArgs)
+    states: list[Any] = [tx.init(params) for tx in (ours, theirs)]
+    updates = [params, params]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    for i, tx in enumerate((ours, theirs)):
+        clipped, (inner,) = states[i]
+        moments, *rest = inner
+        assert isinstance(moments, optax.ScaleByAdamState)
+        ones = optax.tree.ones_like(moments.mu)
+        states[i] = clipped, optax.MaskedState((moments._replace(mu=ones), *rest))
+        with settings.jax_defaults():
+            updates[i], states[i] = tx.update(params, states[i], params)
+        assert optax.tree.get(states[i], "mu")["w"].shape == (2,)
+        assert int(optax.tree.get(states[i], "ScaleByScheduleState").count) == 1
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), updates[0], updates[1])
+    injected = compat.to_optax(mx.Injected(mx.SGD(0.1)))
+    state = injected.init(params)
+    assert isinstance(state, optax.InjectStatefulHyperparamsState)
+    state.hyperparams["learning_rate"] = jnp.asarray(0.5)
+    assert injected.update(params, state, params)[0]["b"] == -0.25
+
+
+def test_the_classes_of_optax_itself_have_the_fields_of_ours():
+    found = {name: _class_in_optax(name) for name in TWINS}
+    own = {name for name, cls in found.items() if cls is CLASSES[name]}
+    assert own == {"LookaheadWithSlowState", "MechanicWithDeltaState"}
+    assert all(cls._fields == CLASSES[name]._fields for name, cls in found.items())

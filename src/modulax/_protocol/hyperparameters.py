@@ -27,7 +27,15 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import NON_NEGATIVE, Requirement, brief, check_setting, listing, require
+from .._support.checks import (
+    NON_NEGATIVE,
+    Requirement,
+    accepts_any_range,
+    brief,
+    check_setting,
+    listing,
+    require,
+)
 from .._support.keys import is_key_data
 from .._support.methods import explained, result_is_indexed
 from .._support.module import AbstractModule
@@ -294,11 +302,16 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
             f"{call} must be a number or a schedule, got {brief(value)} of type `{type(value).__name__}`."
             f"{_what_was_meant(value)}{_pair_meant(owner, field.name, value)}"
         )
+    if shape == (1,) and accepts_any_range():  # which optax broadcasts
+        value, shape = value[0], ()  # pyright: ignore
     if shape:
+        remedy = "optax.stateless_with_tree_map(lambda u, p: x * u)"
+        remedy = remedy if accepts_any_range() else "Stateless(lambda u, p: x * u, leafwise=True)"
         raise ValueError(
             f"{call} must be a scalar, got an array of shape {shape}. To make a batch, one per number, write "
             f"`eqx.filter_vmap(lambda x: {type(owner).__name__}({field.name}=x, ...))(numbers)`; to change one, "
-            f"`eqx.filter_vmap(lambda t, x: t.replace({field.name}=x))(batch, numbers)`."
+            f"`eqx.filter_vmap(lambda t, x: t.replace({field.name}=x))(batch, numbers)`. To scale every entry of the "
+            f"updates by its own number, chain `{remedy}`."
         )
     requirement = field.metadata["needs"] or (NON_NEGATIVE if field.name in ("eps", "eps_root") else None)
     # Inside our own programs every hyperparameter is traced. It was checked when it was given, and a check in every

@@ -160,6 +160,11 @@ def any_range(*, warns: bool = False) -> Iterator[None]:
         warnings.warn(message, stacklevel=4)
 
 
+def accepts_any_range() -> bool:
+    """Whether this is within `any_range`."""
+    return _met.get() is not None
+
+
 def require(call: str, value: Any, requirement: Requirement, *, deferred: bool) -> Any:
     """Return a hyperparameter if it fulfils a requirement, else raise an error.
 

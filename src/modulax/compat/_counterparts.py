@@ -4,7 +4,6 @@ A function is the one of modulax. A class is called through a function with opta
 has that field, and with the arguments that optax takes by position in their place.
 """
 
-import contextlib
 import importlib
 import inspect
 import operator
@@ -14,7 +13,6 @@ from typing import Any
 
 from .._catalog.optax_names import home
 from .._protocol.fields import ScalarOrSchedule
-from .._protocol.transform import AbstractTransform
 from .._support.checks import any_range
 from .._support.wrong_calls import wrong_call
 from ._masks import as_mask
@@ -46,7 +44,7 @@ def equivalent(module: str, name: str) -> Any:
 
 
 def as_function(
-    cls: type,
+    cls: Any,
     module: str,
     name: str,
     names: Mapping[str, str] = MappingProxyType({}),
@@ -59,7 +57,7 @@ def as_function(
     Arguments that are given by name here are given by position too in optax, up to `nesterov`.
 
     Args:
-        cls: the class.
+        cls: the class, or a `functools.partial` of it.
         module: the module of the function in optax.
         name: the name of the function.
         names: arguments that have other names: ours by optax's.
@@ -67,7 +65,8 @@ def as_function(
         without: arguments that optax does not have.
         by_name: arguments that optax takes by name only; `nesterov` and those after it are where they are here.
     """
-    theirs, ours = {own: name for name, own in names.items()}, inspect.signature(cls).parameters
+    construct, cls = cls, getattr(cls, "func", cls)
+    theirs, ours = {own: name for name, own in names.items()}, inspect.signature(construct).parameters
     parameters, is_positional = [], True
     for p in ours.values():
         if p.name in ("follow", *without):
@@ -92,8 +91,8 @@ def as_function(
             raise TypeError(wrong_call(function, args, kwargs)) from error
         masks = {key: as_mask(x) for key, x in given.items() if key.endswith("mask")}
         values = {names.get(key, key): native_in(x) for key, x in (given | masks).items()}
-        with any_range(warns=True) if issubclass(cls, AbstractTransform) else contextlib.nullcontext():
-            return transformation(cls(**values, **fixed))
+        with any_range(warns=True):
+            return transformation(construct(**values, **fixed))
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = f"modulax.compat.{module}".rstrip(".")  # by which pickle finds it

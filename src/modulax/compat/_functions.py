@@ -18,7 +18,6 @@ from .._containers.masked import Masked, selective_transform as _selective_trans
 from .._containers.partition import Partition
 from .._containers.reshaping import Flatten
 from .._optimizers.adadelta import Adadelta
-from .._optimizers.adam import Adam, AdamW, NAdam, NAdamW
 from .._optimizers.noise import NoisySGD
 from .._optimizers.sophia import Sophia
 from .._protocol.container import in_dtypes_of
@@ -135,29 +134,6 @@ def masked(inner, mask, *, mask_compatible_extra_args=False) -> Tx:
     if holds_pair(inner):
         return masked_pair(with_extra_args_support(inner), mask, mask_compatible_extra_args)
     return Masked(inner, as_mask(mask))  # which always masks extra arguments that are like the parameters
-
-
-def nadam(learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0, mu_dtype=None, *, nesterov=True) -> Tx:
-    make = NAdam if nesterov else Adam
-    return make(learning_rate, b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype)
-
-
-def nadamw(
-    learning_rate,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-8,
-    eps_root=0.0,
-    mu_dtype=None,
-    weight_decay=1e-4,
-    mask=None,
-    *,
-    nesterov=True,
-) -> Tx:
-    make = NAdamW if nesterov else AdamW
-    return make(
-        learning_rate, b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype, weight_decay=weight_decay, mask=as_mask(mask)
-    )
 
 
 def named_chain(*args) -> Tx:

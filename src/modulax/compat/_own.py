@@ -136,6 +136,10 @@ _FUNCTIONS = {
     for name, x in vars(part).items()
     if inspect.isfunction(x) and x.__module__ == part.__name__ and name[0] != "_"
 } | {"with_extra_args_support": with_extra_args_support}
+_FUNCTIONS |= {
+    f"n{name}": as_function(functools.partial(counterpart("", name), nesterov=True), "", f"n{name}")
+    for name in ("adam", "adamw")
+}
 
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -1,4 +1,9 @@
-"""Where the state of an optimizer would lie in optax: `optax_paths`."""
+"""The states of transforms of modulax in optax: `to_optax` makes them, and `optax_paths` says where they would lie."""
+
+import functools
+import importlib
+import sys
+from typing import Any
 
 import jax
 import jax.tree_util as jtu
@@ -7,7 +12,8 @@ from .._protocol.transform import AbstractTransform
 from .._support.types import Params
 from ..tree._math import trainable
 from ..tree._paths import key_names, leaf_paths
-from ._layouts import Form, to_optax
+from . import _layouts, _states
+from ._transformations import transformation
 
 
 def optax_paths(optimizer: AbstractTransform, params: Params) -> dict[str, str]:
@@ -25,8 +31,53 @@ def optax_paths(optimizer: AbstractTransform, params: Params) -> dict[str, str]:
     """
     params = trainable(params)
     state = jax.eval_shape(optimizer.init, params)
-    program, theirs = jax.make_jaxpr(lambda s: to_optax(optimizer, s, Form(params)), return_shape=True)(state)
+    program, theirs = jax.make_jaxpr(
+        lambda s: _layouts.to_optax(optimizer, s, _layouts.Form(params)), return_shape=True
+    )(state)
     names = dict(zip(map(id, program.jaxpr.invars), leaf_paths(state), strict=True))
     places = ["/".join(key_names(path)) for path, _ in jtu.tree_leaves_with_path(theirs)]
     found = zip(places, program.jaxpr.outvars, strict=True)
     return {place: names[id(x)] for place, x in found if id(x) in names}
+
+
+def to_optax(transform: AbstractTransform) -> Any:
+    """Convert a transform to `optax.GradientTransformationExtraArgs`, with the states that optax's own one has.
+
+        tx = compat.to_optax(mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Adam(1e-3)))
+        optax.tree.get(tx.init(params), "mu")
+
+    For libraries that look into states: `optax.tree.get`, `isinstance(state, optax.ScaleByAdamState)`,
+    `state._replace(mu=...)`, checkpoints in optax's layout. `modulax.to_optax` keeps the states of modulax. Requires
+    optax.
+
+    Args:
+        transform: a modulax transform.
+
+    Raises:
+        ValueError: if `transform` is not a modulax transform.
+    """
+    if not isinstance(transform, AbstractTransform):
+        raise ValueError(f"`compat.to_optax` needs a modulax transform such as `AdamW(1e-3)`, got {transform!r}.")
+    init, update = transformation(transform)
+    return importlib.import_module("optax").GradientTransformationExtraArgs(
+        lambda params: _in_classes_of_optax(init(params)),
+        lambda updates, state, params=None, **extra: _in_classes_of_optax(update(updates, state, params, **extra)),
+    )
+
+
+def _in_classes_of_optax(tree: Any) -> Any:
+    """A state of optax with classes of optax itself, which has none for what only modulax keeps."""
+
+    def is_ours(x: Any) -> bool:
+        return type(x).__module__ == _states.__name__
+
+    def converted(x: Any) -> Any:
+        return _class_in_optax(type(x).__name__)(*map(_in_classes_of_optax, x)) if is_ours(x) else x
+
+    return jtu.tree_map(converted, tree, is_leaf=is_ours)
+
+
+@functools.cache
+def _class_in_optax(name: str) -> Any:
+    modules = [x for key, x in [*sys.modules.items()] if key.partition(".")[0] == "optax"]
+    return next((vars(x)[name] for x in modules if name in vars(x)), _states.CLASSES[name])

@@ -13,7 +13,7 @@ from .._protocol.fields import Number, Numbers, ScalarOrSchedule, required_numbe
 from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractArithmetic, AbstractSchedule, as_number
 from .._support.arithmetic import default_float
-from .._support.checks import NON_NEGATIVE, brief
+from .._support.checks import NEVER_NEGATIVE, brief
 from ._base import AbstractCurve, after, half_cosine, mix, progress
 from ._curves import Constant
 
@@ -44,7 +44,7 @@ class PiecewiseConstant(AbstractCurve):
 
     init_value: Number = required_number()
     boundaries: Numbers = required_numbers()
-    scales: Numbers = required_numbers(needs=NON_NEGATIVE)
+    scales: Numbers = required_numbers(needs=NEVER_NEGATIVE)
 
     def __init__(
         self, init_value: ScalarOrSchedule, boundaries_and_scales: Mapping[Any, ScalarOrSchedule] | None = None
@@ -83,8 +83,8 @@ class PiecewiseInterpolate(AbstractCurve):
 
     interpolate_type: Literal["linear", "cosine"] = eqx.field(static=True, metadata={"options": ("linear", "cosine")})
     init_value: Number = required_number()
-    boundaries: Numbers = required_numbers(needs=NON_NEGATIVE)
-    scales: Numbers = required_numbers(needs=NON_NEGATIVE)
+    boundaries: Numbers = required_numbers(needs=NEVER_NEGATIVE)
+    scales: Numbers = required_numbers(needs=NEVER_NEGATIVE)
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from jax.core import Tracer
 from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractArithmetic
-from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, POSITIVE
+from .._support.checks import AT_LEAST_ONE, DECAY, NEVER_NEGATIVE, POSITIVE
 from ._base import AbstractCurve, half_cosine, mix, power, progress, warmed_up
 from ._curves import exponential_decay
 
@@ -30,7 +30,7 @@ class WarmupConstant(AbstractCurve):
 
     init_value: Number = required_number()
     peak_value: Number = required_number()
-    warmup_steps: Number = required_number(needs=NON_NEGATIVE)
+    warmup_steps: Number = required_number(needs=NEVER_NEGATIVE)
 
     def value(self, t):
         return mix(self.init_value, self.peak_value, progress(t, self.warmup_steps))
@@ -84,10 +84,10 @@ class WarmupCosineDecay(AbstractCurve):
 
     init_value: Number = required_number()
     peak_value: Number = required_number()
-    warmup_steps: Number = required_number(needs=NON_NEGATIVE)
+    warmup_steps: Number = required_number(needs=NEVER_NEGATIVE)
     decay_steps: Number = required_number(needs=POSITIVE)
     end_value: Number = number(0.0)
-    exponent: Number = number(1.0, needs=NON_NEGATIVE)
+    exponent: Number = number(1.0, needs=NEVER_NEGATIVE)
 
     def check(self) -> None:
         w, d = self.warmup_steps, self.decay_steps
@@ -128,10 +128,10 @@ class WarmupExponentialDecay(AbstractCurve):
 
     init_value: Number = required_number()
     peak_value: Number = required_number()
-    warmup_steps: Number = required_number(needs=NON_NEGATIVE)
+    warmup_steps: Number = required_number(needs=NEVER_NEGATIVE)
     transition_steps: Number = required_number(needs=POSITIVE)
     decay_rate: Number = required_number(needs=POSITIVE)
-    transition_begin: Number = number(0, needs=NON_NEGATIVE)
+    transition_begin: Number = number(0, needs=NEVER_NEGATIVE)
     staircase: bool = eqx.field(static=True, default=False)
     end_value: OptionalNumber = number(None, optional=True)
 
