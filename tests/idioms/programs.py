@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import types
+import warnings
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -396,3 +397,43 @@ idioms(
     )[0],
     freeze_by_the_name=lambda o: take(o.chain(o.sgd(0.1), o.freeze(MASK))),
 )
+
+
+@idiom
+def rate_that_a_trainer_logs(o: Any) -> Any:
+    """As Levanter builds optimizers: groups with a momentum of its own, schedules that end with the run, masks."""
+
+    def momentum() -> Any:
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            state = jax.tree.map(lambda m, g: 0.9 * m + g, state, updates)
+            return state, state
+
+        return o.GradientTransformation(lambda params: jax.tree.map(jnp.zeros_like, params), update)
+
+    def optimizer(learning_rate: Any, adam_lr: Any) -> Any:
+        decay = o.add_decayed_weights(0.1, lambda tree: {"b": False, "w": True})
+        groups = {
+            "fast": o.chain(momentum(), decay, o.scale(-learning_rate)),
+            "slow": o.chain(o.clip_by_global_norm(1.0), o.scale_by_adam(), decay, o.scale(-adam_lr)),
+        }
+        return o.multi_transform(groups, lambda tree: {"b": "slow", "w": "fast"})
+
+    def schedule(peak: float) -> Any:
+        pieces = [o.linear_schedule(0.0, peak, 2), o.cosine_decay_schedule(peak, 4, 0.1)]
+        with warnings.catch_warnings(action="ignore"):
+            return o.join_schedules(pieces, [2, 6])
+
+    tx = o.inject_hyperparams(optimizer)(learning_rate=schedule(0.1), adam_lr=schedule(0.01))
+    updates, state = take(tx, n=3)
+    return updates, {name: state.hyperparams[name] for name in ("learning_rate", "adam_lr")}
+
+
+@idiom
+def moments_by_their_class(o: Any) -> Any:
+    """As jax_privacy asks which optimizer is adaptive, and MaxText writes moments back."""
+    tx = o.chain(o.clip(1.0), o.inject_hyperparams(o.adamw)(0.1))
+    updates, state = take(tx)
+    is_adam = lambda x: isinstance(x, o.ScaleByAdamState)  # noqa: E731
+    (found,) = filter(is_adam, jax.tree.leaves(state, is_leaf=is_adam))
+    state = jax.tree.map(lambda x: x._replace(mu=x.nu) if is_adam(x) else x, state, is_leaf=is_adam)
+    return updates, found.nu, take(tx, state)
