@@ -289,6 +289,10 @@ def test_what_may_read_any_argument_is_not_asked():
         updates, _ = optimizer.update(params, optimizer.init(params), params, **extra)
         np.testing.assert_allclose(updates["w"], -0.05, rtol=1e-6)
     mx.SGD(0.1).step(params, mx.SGD(0.1).init(params), params, epoch=3, value=1.0, total_steps=9)
+    rest = optax.GradientTransformationExtraArgs(lambda params: (), _update)
+    chain = optax.chain(mx.to_optax(mx.SGD(0.1)), rest)  # which gives all arguments to all transformations
+    updates, _ = chain.update(params, chain.init(params), params, learning_rate=0.5)
+    np.testing.assert_allclose(updates["w"], -0.05, rtol=1e-6)
 
 
 # --- Numbers ---------------------------------------------------------------------------------------

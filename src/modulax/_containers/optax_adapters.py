@@ -13,6 +13,7 @@ import jax.tree_util as jtu
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
+from .._protocol.extra_arguments import hyperparameters_among
 from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform, in_dtype_of, update_dtypes
 from .._support.keys import is_typed_key
@@ -328,7 +329,9 @@ def to_optax(transform: AbstractTransform) -> Any:
     def update(updates: Updates, state: State, params: Params | None = None, **extra: Any) -> tuple[Updates, State]:
         if (run := _run.get()) is not None:
             run.append(transform)
-        new, state = transform.update(arrays(updates), state, arrays(params), **absent(extra))
+        others = hyperparameters_among(transform, extra)  # for another transformation in a chain of optax
+        extra = {name: absent(x) for name, x in extra.items() if name not in others}
+        new, state = transform.update(arrays(updates), state, arrays(params), **extra)
         return jtu.tree_map(lambda u, n: u if is_masked(u) else n, updates, new, is_leaf=is_masked), state
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 
 from .._support.types import ARRAY_TYPES
 from .._support.wrong_calls import meant_by
-from ..tree._names import as_argument, joined
+from ..tree._names import Path, as_argument, joined
 from ..tree._paths import key_names
 from .hyperparameters import AbstractHyperparameters, fields_inside, value_at
 from .rates import RATES
@@ -55,6 +55,21 @@ def optional_arguments(optimizer: Any, given: Mapping[str, Any]) -> tuple[set[st
     return names, takes_any
 
 
+def hyperparameters_among(optimizer: Any, extra: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """The extra arguments that nothing reads and that are called as hyperparameters, with the paths of these."""
+    if extra.keys() <= {*USUAL}:
+        return {}
+    named, takes_any = optional_arguments(optimizer, extra)
+    known = {*USUAL, *required_arguments(optimizer), *named}
+    owners = [(path, value_at(optimizer, path[:-1])) for path in fields_inside(optimizer)]
+    fields = [(path, getattr(x, "__dataclass_fields__", {}).get(path[-1])) for path, x in owners]
+    paths = [path for path, field in fields if field and field.metadata.keys() & {"number", "numbers"}]
+    names = {path[-1] for path in paths}
+    words = () if takes_any else [x for x in extra if x not in known]
+    meant = {x: [x] if x in names else meant_by(x, names.intersection((*RATES, "weight_decay"))) for x in words}
+    return {x: [path for path in paths if path[-1] in found] for x, found in meant.items() if found}
+
+
 def refuse_hyperparameters(owner: str, optimizer: Any, extra: Mapping[str, Any]) -> None:
     """Raise an error for the name of a hyperparameter among the extra arguments, unless something may read it.
 
@@ -63,24 +78,14 @@ def refuse_hyperparameters(owner: str, optimizer: Any, extra: Mapping[str, Any])
         optimizer: the optimizer.
         extra: the extra arguments of the step.
     """
-    if extra.keys() <= {*USUAL}:
-        return
-    named, takes_any = optional_arguments(optimizer, extra)
-    known = {*USUAL, *required_arguments(optimizer), *named}
-    owners = [(path, value_at(optimizer, path[:-1])) for path in fields_inside(optimizer)]
-    fields = [(path, getattr(x, "__dataclass_fields__", {}).get(path[-1])) for path, x in owners]
-    paths = [path for path, field in fields if field and field.metadata.keys() & {"number", "numbers"}]
-    names = {path[-1] for path in paths}
-    for word in () if takes_any else [x for x in extra if x not in known]:
-        for name in [word] if word in names else meant_by(word, names.intersection((*RATES, "weight_decay"))):
-            found = [path for path in paths if path[-1] == name]
-            changed = as_argument(name if len(found) == 1 else joined(found[0]))
-            of_nnx = [jtu.keystr(keys) for keys, _ in jtu.tree_leaves_with_path(optimizer) if key_names(keys) in found]
-            hint = f" (in NNX, `optimizer.hyperparameters{of_nnx[0]}[...] = ...`)" if of_nnx else ""
-            raise ValueError(
-                f"`{owner}({word}=...)`: nothing reads an argument `{word}`; a hyperparameter is changed by "
-                f"`optimizer = optimizer.replace({changed})`{hint}."
-            )
+    for word, found in hyperparameters_among(optimizer, extra).items():
+        changed = as_argument(found[0][-1] if len(found) == 1 else joined(found[0]))
+        of_nnx = [jtu.keystr(keys) for keys, _ in jtu.tree_leaves_with_path(optimizer) if key_names(keys) in found]
+        hint = f" (in NNX, `optimizer.hyperparameters{of_nnx[0]}[...] = ...`)" if of_nnx else ""
+        raise ValueError(
+            f"`{owner}({word}=...)`: nothing reads an argument `{word}`; a hyperparameter is changed by "
+            f"`optimizer = optimizer.replace({changed})`{hint}."
+        )
 
 
 def _functions(optimizer: Any) -> Iterator[Any]:
