@@ -246,7 +246,8 @@ def test_norms_per_layer_of_a_run_that_diverges():
         optimizer=mx.SGD(1e9),
         after=mx.Monitor({"ratio": mx.Stateless(ratio)}),
     )
-    state, first, metrics = optimizer.init(model), {}, {}
+    with pytest.warns(mx.LikelyMistake, match="the learning rate of `SGD` reaches 1e"):
+        state, first, metrics = optimizer.init(model), {}, {}
     for step in range(1, 8):
         before, (_, grads) = model, eqx_loss(model)
         weight, bias = (np.asarray(x) for x in (grads.mlp.layers[0].weight, grads.norm.bias))

@@ -213,7 +213,7 @@ def _misplaced_decay(optimizer: AbstractTransform) -> Iterator[str]:
     for transform in everything_in(optimizer):
         names = [field.name for field in dataclasses.fields(transform)]
         if isinstance(transform, AbstractOptimizer) and names[1:2] == ["b1"] and {"b2", "weight_decay"} <= {*names}:
-            b1, b2 = largest(transform.b1), largest(transform.b2)
+            b1, b2 = (largest(getattr(transform, name)) for name in ("b1", "b2"))
             if b1 and b2 and b1 < 0.5 and b2 > 0.9:
                 name = type(transform).__name__
                 yield f"the second argument of `{name}` is `b1`, here {b1:.4g}: did you mean `weight_decay={b1:.4g}`?"

@@ -119,7 +119,7 @@ class AbstractNormClip(AbstractLeafwise[StateT]):
     _keeps_gradients: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def survey(self, count, state, updates, params, **extra):
+    def survey(self, count, state, updates, params, **extra) -> _Now:
         """Return the factor and the new state, as `clipped` does."""
 
     def share(self, now):
