@@ -179,7 +179,9 @@ def _losses(owner: str, p: Array, t: Array, smooth: ArrayLike, alpha: ArrayLike,
         raise ValueError(f"`{owner}(axis={axis!r})` must not name the last axis, the axis of the classes.")
     overlap = jnp.sum(p * t, axes)
     errors = alpha * (jnp.sum(p, axes) - overlap) + beta * (jnp.sum(t, axes) - overlap)
-    return ratio(errors, overlap + errors + smooth)
+    total = overlap + errors + smooth
+    size = jax.lax.stop_gradient(jnp.where(total > 0, total, jnp.ones_like(total)))
+    return ratio(errors / size, total / size)  # the derivative divides by the square of a total, which would underflow
 
 
 def _weighed(losses: Array, weights: Array) -> Array:

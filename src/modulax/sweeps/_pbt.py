@@ -166,7 +166,8 @@ def _sources(scores: np.ndarray, replaced: int, random: np.random.Generator) -> 
     """The member from whose carry each continues: itself, or for the last ones a random one of the first."""
     order = np.argsort(scores, kind="stable")
     sources = np.arange(len(scores))
-    sources[order[-replaced:]] = random.choice(order[:replaced], size=replaced)
+    best = order[: min(replaced, np.isfinite(scores).sum())]  # one that diverged stays what it is in each copy
+    sources[order[-replaced:]] = random.choice(best, size=replaced)
     return sources
 
 
