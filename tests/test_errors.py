@@ -235,7 +235,8 @@ def test_patterns_that_are_none(patterns: Any):
 
 @pytest.mark.parametrize("nothing", [{}, [], (), {"a": {}, "b": [()]}, None, eqx.nn.Identity()], ids=repr)
 def test_parameters_with_nothing_to_train(nothing: Any):
-    for transform in (mx.AdamW(0.1), mx.MultiSteps(mx.SGD(0.1), 2), mx.Chain(mx.Clip(1.0), mx.SGD(0.1))):
+    each: tuple[Any, ...] = (mx.AdamW(0.1), mx.MultiSteps(mx.SGD(0.1), 2), mx.Chain(mx.Clip(1.0), mx.SGD(0.1)))
+    for transform in each:
         for init in (transform.init, jax.jit(transform.init)):
             with pytest.raises(ValueError, match=words("found nothing to train", "`init(params, allow_empty=True)`")):
                 init(nothing)
@@ -291,7 +292,7 @@ def test_what_may_read_any_argument_is_not_asked():
     mx.SGD(0.1).step(params, mx.SGD(0.1).init(params), params, epoch=3, value=1.0, total_steps=9)
     rest = optax.GradientTransformationExtraArgs(lambda params: (), _update)
     chain = optax.chain(mx.to_optax(mx.SGD(0.1)), rest)  # which gives all arguments to all transformations
-    updates, _ = chain.update(params, chain.init(params), params, learning_rate=0.5)
+    updates: Any = chain.update(params, chain.init(params), params, learning_rate=0.5)[0]
     np.testing.assert_allclose(updates["w"], -0.05, rtol=1e-6)
 
 

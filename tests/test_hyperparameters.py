@@ -179,8 +179,8 @@ def test_an_address_reads_prints_and_serves_tree_at():
 
 def test_a_name_means_the_same_wherever_a_value_is_read():
     tuned = modulax.groups(modulax.AdamW(0.5), {"head.*": {"learning_rate": 0.25}})
-    injected = modulax.Injected(tuned).init({}, allow_empty=True)
-    for values in (tuned.hyperparameters(), tuned.addresses(), injected.hyperparams):
+    injected: Any = modulax.Injected(tuned)
+    for values in (tuned.hyperparameters(), tuned.addresses(), injected.init({}, allow_empty=True).hyperparams):
         assert values["head.*.b1"] is values["transforms.head.*.b1"]
         with pytest.raises(KeyError, match=r"`\['\*.b1'\]` is ambiguous.*`transforms.head.\*.b1`, `trans"):
             values["*.b1"]
@@ -189,8 +189,8 @@ def test_a_name_means_the_same_wherever_a_value_is_read():
     found = copy.deepcopy(tuned.hyperparameters())
     del found["transforms.default.b1"]
     assert jax.tree.map(float, found)["*.b1"] == pytest.approx(0.9)
-    part = modulax.Injected(tuned, static_args=("default", "head.*.b1"))
-    fixed: Any = part.init({}, allow_empty=True).hyperparameters
+    part: Any = modulax.Injected(tuned, static_args=("default", "head.*.b1"))
+    fixed = part.init({}, allow_empty=True).hyperparameters
     assert jax.tree.leaves(fixed.transforms["default"]) == []
     assert (fixed.transforms["head.*"].b1, fixed.transforms["head.*"].b2) == (None, pytest.approx(0.999))
 
