@@ -430,7 +430,7 @@ def test_private_modules_answer_with_the_public_names():
     with pytest.raises(AttributeError, match=r"module 'modulax.compat._src.base' has no attribute 'nope'"):
         _ = compat._src.base.nope
     assert (compat.__version__, optax.__version__) == ("0.2.8", "0.2.8")
-    assert {"adam", "contrib", "__version__"} <= set(compat.__all__)
+    assert {"adam", "contrib", "__version__", *optax.__all__} <= set(compat.__all__)  # for `from optax import *`
     with pytest.warns(DeprecationWarning, match="use `tree_norm`"):
         assert float(compat.tree_utils.tree_l2_norm(jnp.ones(4))) == 2
 

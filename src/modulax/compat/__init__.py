@@ -22,7 +22,7 @@ from . import (
 )
 from ._install import install as install
 from ._names import NAMES as _NAMES
-from ._own import DEPRECATED as _DEPRECATED, VERSION as _VERSION, names_of
+from ._own import VERSION as _VERSION, names_of
 from ._paths import optax_paths as optax_paths, to_optax as to_optax
 from ._private import PRIVATE as _PRIVATE, register as _register
 
@@ -32,6 +32,5 @@ __version__ = _VERSION
 _src = _PRIVATE["_src"]
 _register()
 _SUBMODULES = {name.partition(".")[0] for name in _NAMES if name}
-__all__ = sorted(
-    ({*_NAMES[""], *_SUBMODULES} - _DEPRECATED.keys()) | {"__version__", "install", "optax_paths", "to_optax"}
-)  # pyright: ignore
+# Deprecated names too, which warn, as in optax.
+__all__ = sorted({*_NAMES[""], *_SUBMODULES, "__version__", "install", "optax_paths", "to_optax"})  # pyright: ignore
