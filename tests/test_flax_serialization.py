@@ -224,6 +224,7 @@ LATE = """
 import importlib, sys
 import jax.numpy as jnp
 import modulax as mx
+optimizer = mx.Chain(mx.Clip(1.0), mx.SGD(mx.schedules.Linear(0.5, 0.0, 10)))
 transform, state = mx.Identity(), mx.states.ScaleByAdamState(mu={"w": jnp.ones(2)}, nu={"w": jnp.ones(2)})
 assert not any(name.partition(".")[0] == "flax" for name in sys.modules)
 
@@ -247,6 +248,10 @@ check()
 importlib.reload(flax.serialization)
 check()
 assert flax.serialization.__spec__.loader.get_source("flax.serialization")
+from flax import nnx
+stock = nnx.Optimizer(model := nnx.Linear(1, 1, rngs=nnx.Rngs(0)), optimizer, wrt=nnx.Param)
+stock.update(model, nnx.state(model, nnx.Param))
+assert stock.step[...] == 1
 """
 
 

@@ -14,7 +14,6 @@ finds, among the hyperparameters or else among the parts and options. `Hyperpara
 
 import dataclasses
 import itertools
-import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
@@ -36,6 +35,7 @@ from .._support.checks import (
     listing,
     require,
 )
+from .._support.flax_nodes import register_with_nnx
 from .._support.keys import is_key_data
 from .._support.methods import explained, result_is_indexed
 from .._support.module import AbstractModule
@@ -119,17 +119,6 @@ def _values(mapping: Hyperparameters) -> tuple[list[tuple[Any, Any]], tuple[Path
 jtu.register_pytree_with_keys(
     Hyperparameters, _values, lambda paths, values: Hyperparameters(zip(paths, values, strict=True))
 )
-
-
-def register_with_nnx(cls: type) -> None:
-    """Let a stock `nnx.Optimizer` hold our optimizers with traced hyperparameters.
-
-    NNX treats an attribute that contains arrays as data only if its class is registered as a data type.
-    """
-    # A program that uses NNX has imported it already, so that this module need not import flax.
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is not None:
-        nnx.register_data_type(cls)
 
 
 class AbstractHyperparameters(AbstractModule):

@@ -11,14 +11,26 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-SERIALIZATION = "flax.serialization"
+SERIALIZATION, NNX = "flax.serialization", "flax.nnx"
 _CLASSES: list[type] = []
+_DATA: set[type] = set()
 
 
 def register_class(cls: type) -> None:
     """Register a class with Flax, now or when Flax is imported. JAX's registry keeps the class alive already."""
     _CLASSES.append(cls)
     _register(sys.modules.get(SERIALIZATION), cls)
+
+
+def register_with_nnx(cls: type) -> None:
+    """Let a stock `nnx.Optimizer` hold our optimizers with traced hyperparameters, now or when NNX is imported.
+
+    NNX treats an attribute that contains arrays as data only if its class is registered as a data type.
+    """
+    _DATA.add(cls)
+    register = getattr(sys.modules.get(NNX), "register_data_type", None)
+    if register is not None:
+        register(cls)
 
 
 def _register(serialization: ModuleType | None, *classes: type) -> None:
@@ -43,7 +55,7 @@ def _from_state_dict(target: Any, state: Any) -> Any:
 
 
 class _Loader(importlib.abc.Loader):
-    """Executes `flax.serialization` as another loader does, and registers the classes that were made before."""
+    """Executes a module of Flax as another loader does, and registers the classes that were made before."""
 
     _loader: Any = None  # until `__init__`, so that a copy can be made
 
@@ -58,14 +70,18 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _register(module, *_CLASSES)
+        if module.__name__ == SERIALIZATION:
+            _register(module, *_CLASSES)
+        else:
+            for cls in [*_DATA]:
+                register_with_nnx(cls)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Notices the import of `flax.serialization`, also a second one, such as a reload, which begins a new registry."""
+    """Notices the import of the two modules, also a second one, such as a reload, which begins a new registry."""
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != SERIALIZATION:
+        if fullname not in (SERIALIZATION, NNX):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
