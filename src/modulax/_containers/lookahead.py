@@ -154,7 +154,7 @@ class Lookahead(AbstractSteering):
 
     fast_optimizer: AbstractTransform = required_part(state="fast_state")
     sync_period: Number = required_number(needs=WHOLE)
-    slow_step_size: Number = required_number(needs=FRACTION)
+    slow_step_size: Number = required_number(needs=FRACTION._replace(only_here=True))
     reset_state: bool = eqx.field(static=True, default=False)
 
     _keeps_direction: ClassVar[bool] = True
