@@ -125,7 +125,7 @@ def test_a_traced_hyperparameter_is_checked_under_checkify():
     loss = jax.jit(lambda delta: losses.huber_loss(_ROW, delta=delta))
     assert losses.huber_loss(_ROW, delta=jnp.asarray(1.0)).shape == loss(-1.0).shape
     error, _ = checkify.checkify(loss)(-1.0)
-    assert "`huber_loss(delta=...)` must not be negative." in error.get()
+    assert "`huber_loss(delta=...)` must not be negative." in str(error.get())
 
 
 def test_integer_targets_and_python_numbers_do_not_change_the_dtype():

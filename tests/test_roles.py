@@ -509,7 +509,8 @@ def test_a_model_of_linen_that_is_scanned_trains_as_its_blocks(axis: int):
         @linen.compact
         def __call__(self, x: Any) -> Any:
             settings: Any = {"variable_axes": {"params": axis}, "split_rngs": {"params": True}, "length": 3}
-            x, _ = linen.scan(ScannedBlock, in_axes=linen.broadcast, **settings)()(x, None)
+            settings |= {"in_axes": linen.broadcast}
+            x, _ = linen.scan(ScannedBlock, **settings)()(x, None)
             return linen.DenseGeneral((2, 2), name="last")(x)
 
     stacked = random_like(jax.eval_shape(Model().init, KEY, jnp.ones(4))["params"])
@@ -522,7 +523,8 @@ def test_a_model_of_linen_that_is_scanned_trains_as_its_blocks(axis: int):
         return rest | {f"b{i}": jax.tree.map(lambda x, i=i: x.take(i, axis), x) for i, x in enumerate(blocks)}
 
     groups = mx.by_path({"*bias": "sgd", "*scale": "sgd", "*": "muon"})
-    for optimizer in (mx.SOAP(0.1), mx.Partition({"muon": MUON, "sgd": mx.SGD(0.1)}, groups)):
+    optimizers: tuple[Any, ...] = (mx.SOAP(0.1), mx.Partition({"muon": MUON, "sgd": mx.SGD(0.1)}, groups))
+    for optimizer in optimizers:
         step = jax.jit(lambda tree, o=optimizer: o.update(tree, o.init(tree), tree)[0])
         jax.tree.map(
             lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), apart(step(stacked)), step(apart(stacked))
