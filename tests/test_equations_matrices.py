@@ -354,8 +354,8 @@ def test_the_larger_side_loses_something():
 
 def test_weights_of_galore_decay_after_the_step():
     galore = mx.GaLore(0.1, base_optimizer=mx.Identity(), weight_decay=1.0)
-    for galore, wanted in ((galore, 0.9 * (2 - 0.1)), (galore.replace(follow="optax"), 0.9 * 2 - 0.1)):
-        (found,) = points(galore, np.full(3, 2.0), np.ones((1, 3)))
+    for transform, wanted in ((galore, 0.9 * (2 - 0.1)), (galore.replace(follow="optax"), 0.9 * 2 - 0.1)):
+        (found,) = points(transform, np.full(3, 2.0), np.ones((1, 3)))
         np.testing.assert_allclose(found, wanted)
 
 
