@@ -4,6 +4,7 @@ That their rules are those of the released code is tested in `test_released_code
 """
 
 import math
+import re
 from typing import Any
 
 import jax
@@ -112,6 +113,32 @@ def test_a_nan_is_skipped_while_jax_looks_for_nans():
             params, state = jax.jit(lambda x, p, s, t=gate: t.step({"w": x / x}, s, p))(jnp.zeros(2), params, state)
         np.testing.assert_array_equal(params["w"], 1.0)
         assert float(gate.metrics(state).get("norm", INF)) == INF
+
+
+CLIPPED = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.SGD(0.1))
+
+
+@pytest.mark.parametrize("gate", [mx.SkipSpikes(CLIPPED, 4), mx.LossScaling(mx.SkipSpikes(CLIPPED, 4))], ids=type)
+def test_a_clip_inside_shares_the_norm(gate: Any):
+    grads = {"w": jnp.ones((8, 128))}  # the window has one axis
+    compiled: Any = jax.jit(gate.update).lower(grads, gate.init(grads)).compile()
+    assert len(re.findall(r" reduce\(.*dimensions=\{0,1\}.*/reduce_sum", compiled.as_text())) == 1
+
+
+@pytest.mark.parametrize(
+    "gate", [mx.SkipSpikes(CLIPPED, 4), mx.ApplyIfFinite(CLIPPED, 3), mx.LossScaling(CLIPPED, 1.0)], ids=type
+)
+def test_the_derivative_through_a_shared_norm_is_that_of_the_clip_or_zero(gate: Any):
+    def moved(optimizer: Any, grads: Any) -> Any:
+        updates, _ = optimizer.update(grads, optimizer.init(PARAMS))
+        return updates["b"] - 2 * updates["w"][0]
+
+    found, plain = (jax.jit(lambda g, t=t: jax.grad(moved, 1)(t, g)) for t in (gate, CLIPPED))
+    for factor in (3.0, 0.1, 0.0):
+        grads = {"w": factor * jnp.array([1.0, 2.0, 0.5]), "b": jnp.array(factor)}
+        jtu.tree_map(lambda x, y: np.testing.assert_allclose(x, y, 1e-6), found(grads), plain(grads))
+    for bad in (NAN, INF):
+        jtu.tree_map(lambda x: np.testing.assert_array_equal(x, 0.0), found({**PARAMS, "b": jnp.array(bad)}))
 
 
 def test_counters_are_metrics():

@@ -12,6 +12,7 @@ from modulax import planning
 from modulax.planning._hlo import traffic
 
 ADAM, MUON = mx.AdamW(1e-3), mx.Muon(2e-2, adam_learning_rate=1e-3)
+CLIPPED = mx.Chain(mx.ClipByGlobalNorm(1.0), ADAM)
 ON_GPU = {
     "MultiSteps": mx.MultiSteps(ADAM, 4),
     "MultiSteps of Muon": mx.MultiSteps(MUON, 4),
@@ -55,8 +56,16 @@ def test_a_step_keeps_the_shardings(topology: str, name: str):
 @pytest.mark.parametrize("topology", ["v5e:1x1", "h100:1"])
 @pytest.mark.parametrize(
     "optimizer, ideal",
-    [(ADAM, 28), (mx.LAMB(1e-3), 40), (ON_GPU["MultiSteps"], 36), (mx.StableAdamW(1e-3), 36), (mx.Prodigy(1.0), 48)],
-    ids=["AdamW", "LAMB", "MultiSteps", "StableAdamW", "Prodigy"],
+    [
+        pytest.param(ADAM, 28, id="AdamW"),
+        pytest.param(mx.LAMB(1e-3), 40, id="LAMB"),
+        pytest.param(ON_GPU["MultiSteps"], 36, id="MultiSteps"),
+        pytest.param(mx.StableAdamW(1e-3), 36, id="StableAdamW"),
+        pytest.param(mx.Prodigy(1.0), 48, id="Prodigy"),
+        pytest.param(mx.SkipSpikes(CLIPPED), 32, id="SkipSpikes of a clip"),
+        pytest.param(mx.ApplyIfFinite(CLIPPED, 5), 32, id="ApplyIfFinite of a clip"),
+        pytest.param(mx.LossScaling(CLIPPED), 32, id="LossScaling of a clip"),
+    ],
 )
 def test_the_donated_step_moves_the_ideal_bytes(topology: str, optimizer: mx.AbstractTransform, ideal: int):
     """`jax.jit(optimizer.step, donate_argnums=(1, 2))` copies: 44 bytes for AdamW on a GPU, 48 for LAMB on a TPU."""

@@ -4,8 +4,6 @@ import abc
 from typing import Any, ClassVar, TypeVar
 
 import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
 
 from .._protocol.container import AbstractContainer
 from .._protocol.leafwise import AbstractLeafwise
@@ -13,7 +11,7 @@ from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, Move, everything_in, zeros_returned
 from .._support.types import Params, State, Updates
 from .._support.varying import cond
-from ..tree._math import choose
+from ..tree._math import choose, zeros_unless
 
 T = TypeVar("T")
 
@@ -90,9 +88,8 @@ def step_unless_bad(
     """
     if not all(_is_one_pass(t) for t in everything_in(inner)):
         return step_if(is_good, inner, updates, inner_state, move)
-    # Zeros, because derivatives through many steps would meet a NaN also where it was not selected.
-    good = jtu.tree_map(lambda g: jnp.where(is_good, g, jnp.zeros_like(g)), updates)
-    return choose(is_good, inner._take_step(good, inner_state, move), (move.skipped, inner_state))
+    with zeros_unless(is_good, updates) as good:
+        return choose(is_good, inner._take_step(good, inner_state, move), (move.skipped, inner_state))
 
 
 def _is_one_pass(transform: AbstractTransform) -> bool:

@@ -13,7 +13,7 @@ from .._support.arithmetic import at_least_float32, default_float, real_dtype, s
 from .._support.checks import AT_LEAST_ONE, FRACTION, POSITIVE, WHOLE
 from .._support.module import AbstractState, nested, shared
 from .._support.types import Count, Params, State, Updates
-from ..tree._math import all_finite, choose
+from ..tree._math import all_finite, choose, zeros_unless
 
 
 class LossScalingState(AbstractState):
@@ -93,8 +93,8 @@ class LossScaling(AbstractContainer):
         grads = jtu.tree_map(unscaled, updates)
         is_finite = all_finite(grads)
         # Not a `cond`, which XLA cannot fuse: with AdamW a step would take almost twice as long.
-        finite = jtu.tree_map(lambda g: jnp.where(is_finite, g, 0), grads)
-        new, new_inner_state = self.inner.update(finite, state.inner_state, params, **extra)
+        with zeros_unless(is_finite, grads) as finite:
+            new, new_inner_state = self.inner.update(finite, state.inner_state, params, **extra)
         zeros = zeros_returned(self.inner, updates, state.inner_state, params, extra)
         new = choose(is_finite, jtu.tree_map(lambda u, zero: u.astype(zero.dtype), new, zeros), zeros)
         inner_state = choose(is_finite, new_inner_state, state.inner_state)
