@@ -129,7 +129,7 @@ def test_the_limit_can_be_swept_and_must_not_be_negative():
     found = jax.vmap(updates)(jnp.asarray([0.0, 1.0, 2.0, 3.0]))
     each = [jtu.tree_map(lambda x, i=i: x[i], found) for i in range(4)]
     assert [taken(updates) for updates in each] == [[0, 1, 2, 3], [1, 3], [2], [3]]
-    with pytest.raises(ValueError, match=r"`ApplyIfFinite\(max_consecutive_errors=\.\.\.\)` must be a whole number of at least 0"):
+    with pytest.raises(ValueError, match=r"`ApplyIfFinite\(max_consecutive_errors=.*\)` must be a whole number"):
         mx.ApplyIfFinite(mx.Identity(), -1)
 
 

@@ -62,7 +62,13 @@ def choose(which: Array, x: PyTree, y: PyTree) -> PyTree:
 
     The result is where the second one is.
     """
-    return jtu.tree_map(lambda a, b: jnp.where(which, typed_like(a, b), b), x, y)
+
+    def one(a: Array, b: Array) -> Array:
+        # A choice in bfloat16 is a kernel of its own on TPU, without the float32 state, which XLA would copy.
+        wide = at_least_float32(b.dtype) if is_inexact_array(b) else b.dtype
+        return in_dtype(jnp.where(which, in_dtype(typed_like(a, b), wide), in_dtype(b, wide)), b.dtype)
+
+    return jtu.tree_map(one, x, y)
 
 
 def is_state_index(x: Any) -> bool:
