@@ -324,6 +324,18 @@ SEEN_BY_CHECK: dict[str, tuple[Any, Any, str, Any]] = {
         "`Freeze` freezes nothing",
         mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Freeze(HEAD)),
     ),
+    "decay rates in another order": (
+        mx.AdamW(1e-3, 0.999, 0.9, mask=mx.decays),
+        MODEL,
+        r"`b1` of `AdamW`, 0.999, is above `b2`, 0.9: were they swapped\?",
+        mx.AdamW(1e-3, 0.9, 0.9, mask=mx.decays),
+    ),
+    "everything frozen": (
+        mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Freeze(True)),
+        MODEL,
+        "every parameter is frozen, so nothing is trained",
+        mx.Chain(mx.AdamW(1e-3, mask=mx.decays), mx.Freeze(HEAD)),
+    ),
     "a selection of everything": (
         mx.selective_transform(mx.AdamW(1e-3, mask=mx.decays), freeze_mask=NONE),
         MODEL,

@@ -48,13 +48,14 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
         print(check(optimizer, model))
         assert not check(optimizer, model)
 
-    It finds: updates in the direction of the gradient, or of parameters that no optimizer is applied to; two
-    optimizers in one chain; an average of parameters, such as that of `ScheduleFreeAdamW`, or master weights before
-    a clip or a multiplier; a clip after an optimizer; a `Freeze` before weight decay, or of nothing; a weight decay of
-    no leaf, of gains and no matrix, or of all biases and gains, one that is negative, or takes a hundredth of the
-    weights in each step, or is given in the place of `b1`; what Muon takes for a matrix, a model without a head, and
-    AdamW's learning rate beside Muon's; learning rates above 1, below 0 or NaN, also of schedules; steps that a low
-    precision rounds away; and an optimizer in the model, which would be trained. `init` warns of some of them.
+    It finds: updates in the direction of the gradient, or of parameters that no optimizer is applied to; two optimizers
+    in one chain; an average of parameters, such as that of `ScheduleFreeAdamW`, or master weights before a clip or a
+    multiplier; a clip after an optimizer; a `Freeze` before weight decay, or of nothing; a weight decay of no leaf, of
+    gains and no matrix, or of all biases and gains, one that is negative, or takes a hundredth of the weights in each
+    step, or is given in the place of `b1`; a `b1` above `b2`; nothing to train; what Muon takes for a matrix, a model
+    without a head, and AdamW's learning rate beside Muon's; learning rates above 1, below 0 or NaN, also of schedules;
+    steps that a low precision rounds away; and an optimizer in the model, which would be trained. `init` warns of some
+    of them.
 
     Args:
         optimizer: any transform.
@@ -71,9 +72,10 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     is_beside = any(hasattr(x, "adam_learning_rate") for x in everything_in(optimizer))  # the head is AdamW's
     found = [
         *_ascent(optimizer, shown, tree),
+        *_all_frozen(shown),
         *wrong_numbers(optimizer, in_check=True),
         *_two_rates(optimizer),
-        *_misplaced_decay(optimizer),
+        *_misplaced_numbers(optimizer),
         *trained_hyperparameters(seen.params),
         *warnings_in(optimizer, tree, in_check=True),
         *lost_steps(optimizer, tree),
@@ -104,6 +106,12 @@ def _ascent(optimizer: AbstractTransform, shown: Description, tree: PyTree) -> I
             f'them, so the loss grows. To freeze these parameters, write `Masked(..., otherwise="zero")` or '
             f"`selective_transform`; to train them, a `Partition` with an optimizer for each group."
         )
+
+
+def _all_frozen(shown: Description) -> Iterator[str]:
+    """A sentence if nothing would be trained."""
+    if shown.leaves and all(row.group == FROZEN for row in shown.leaves):
+        yield "every parameter is frozen, so nothing is trained: the mask of what is frozen is True everywhere."
 
 
 class _Turn(NamedTuple):
@@ -208,8 +216,8 @@ def _two_rates(optimizer: AbstractTransform) -> Iterator[str]:
             )
 
 
-def _misplaced_decay(optimizer: AbstractTransform) -> Iterator[str]:
-    """A sentence for each optimizer that was given its weight decay by position, in the place of `b1`."""
+def _misplaced_numbers(optimizer: AbstractTransform) -> Iterator[str]:
+    """A sentence for each optimizer that was given its weight decay in the place of `b1`, or `b1` for `b2`."""
     for transform in everything_in(optimizer):
         names = [field.name for field in dataclasses.fields(transform)]
         if isinstance(transform, AbstractOptimizer) and names[1:2] == ["b1"] and {"b2", "weight_decay"} <= {*names}:
@@ -217,6 +225,8 @@ def _misplaced_decay(optimizer: AbstractTransform) -> Iterator[str]:
             if b1 and b2 and b1 < 0.5 and b2 > 0.9:
                 name = type(transform).__name__
                 yield f"the second argument of `{name}` is `b1`, here {b1:.4g}: did you mean `weight_decay={b1:.4g}`?"
+            elif b1 and b2 and b1 > b2:
+                yield f"`b1` of `{type(transform).__name__}`, {b1:.4g}, is above `b2`, {b2:.4g}: were they swapped?"
 
 
 def _heavy_decay(optimizer: AbstractTransform) -> Iterator[str]:

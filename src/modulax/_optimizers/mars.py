@@ -282,7 +282,7 @@ class MARSShampoo(AbstractMARS):
     where: Any = eqx.field(static=True, default=None, converter=as_labels)
     consistent_rms: OptionalNumber = number(None, optional=True)
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     adam_b1: Hyperparameter = number(0.9, needs=DECAY)
     adam_b2: Hyperparameter = number(0.95, needs=DECAY)
     adam_weight_decay: Hyperparameter = number(0.1)

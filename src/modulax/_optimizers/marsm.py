@@ -83,7 +83,7 @@ class MARSM(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: KW_ONLY
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     adam_b1: Hyperparameter = number(0.9, needs=DECAY)
     adam_b2: Hyperparameter = number(0.95, needs=DECAY)

@@ -103,7 +103,7 @@ class Muon(AbstractOptimizer):
 
     learning_rate: Hyperparameter = required_number()
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     beta: Hyperparameter = number(0.95, needs=DECAY)
     eps: Hyperparameter = number(1e-8)
     weight_decay: Hyperparameter = number(0.0)

@@ -93,7 +93,7 @@ class NorMuon(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: KW_ONLY
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     nesterov: bool = eqx.field(static=True, default=True)
     preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     adam_b1: Hyperparameter = number(0.9, needs=DECAY)
@@ -184,7 +184,7 @@ class AdaMuon(AbstractOptimizer):
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: KW_ONLY
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     nesterov: bool = eqx.field(static=True, default=True)
     sign: bool = eqx.field(static=True, default=True)
     preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")

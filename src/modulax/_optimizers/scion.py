@@ -91,7 +91,7 @@ class Scion(AbstractOptimizer):
     embedding_norm: str = choice(NORMS, "input")
     roles: Any = eqx.field(static=True, default=None, converter=as_roles)
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     eps: Hyperparameter = number(1e-7)
     preconditioning: str = choice(tuple(PRECONDITIONINGS), "frobenius")
     clamped: bool = eqx.field(static=True, default=False)

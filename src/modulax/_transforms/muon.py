@@ -141,7 +141,7 @@ class ScaleByMuon(AbstractCounted):
     """
 
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     beta: Number = number(0.95, needs=DECAY)
     eps: Number = number(1e-8)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)

@@ -164,7 +164,7 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
     """
 
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     beta: Number = number(0.95, needs=DECAY)
     b2: Number = number(0.95, needs=DECAY)
     eps: Number = number(1e-8)
@@ -228,7 +228,7 @@ class ScaleByAdaMuon(AbstractNormalizedMuon):
     """
 
     ns_coeffs: Any = numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
-    ns_steps: int = eqx.field(static=True, default=5)
+    ns_steps: int = eqx.field(static=True, default=5, metadata={"least": 0})
     beta: Number = number(0.95, needs=DECAY)
     b2: OptionalNumber = number(None, needs=DECAY, optional=True)
     eps: Number = number(1e-8)
