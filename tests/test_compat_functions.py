@@ -141,9 +141,15 @@ def test_a_parameter_that_is_none_stays_none():
         pytest.param(lambda o: o.polynomial_schedule(2.0, 1.0, 3, 5), None, id="polynomial"),
         (lambda o: o.warmup_cosine_decay_schedule(0.2, 0, 2, 8, -3.0), r"peak_value=0\)` ends at 0.*not at -3.0"),
         (lambda o: o.warmup_cosine_decay_schedule(0.2, 0.4, 2, 8, 0.1), None),
-        (lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0 + t], [3, 8]), r"2 schedules and 2 boundaries"),
+        (
+            lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0 + t], [3, 8, 9]),
+            r"2 schedules and 3 boundaries",
+        ),
+        pytest.param(
+            lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0 + t], [3, 8]), None, id="with an end"
+        ),
         (lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0, lambda t: 3.0], [3]), r"first 2 and 1, as in"),
-        (lambda o: o.join_schedules([lambda t: 0.1 * t], [3]), r"1 schedules and 1 boundaries"),
+        pytest.param(lambda o: o.join_schedules([lambda t: 0.1 * t], [3]), None, id="one with an end"),
         (lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0], []), r"uses the first 1 and 0"),
         pytest.param(lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0], [3]), None, id="joined"),
     ],

@@ -25,7 +25,7 @@ def exponential_decay(
 def join_schedules(schedules, boundaries) -> Any:
     pieces, ends = [*schedules], [*boundaries]
     used = min(len(pieces), len(ends) + 1)
-    if (len(pieces), len(ends)) != (used, used - 1):
+    if len(pieces) > used or len(ends) > len(pieces):  # one more, the end of the last piece, is usual
         counts = f"{len(pieces)} schedules and {len(ends)} boundaries"
         warnings.warn(f"`join_schedules` of {counts} uses the first {used} and {used - 1}, as in optax.", stacklevel=3)
     return Join(pieces[:used], ends[: used - 1])

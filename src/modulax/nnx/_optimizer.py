@@ -204,7 +204,7 @@ class Optimizer(nnx.Pytree):
         params = nnx.as_pure(variables)
         if not (allow_empty or jtu.tree_leaves(params)):
             raise ValueError(_nothing_selected(wrt, nnx.state(model, graph=graph)))
-        state = _init(optimizer, params, zero)
+        state = _init(optimizer, params, zero, allow_empty)
         self.hyperparameters = nnx.data(jtu.tree_map(lambda x: Hyperparameter(strong(jnp.asarray(x))), optimizer))
         self._structure, boxes = _boxed(state, params, variables, is_divided=zero is not None)
         self.opt_state = nnx.data(boxes)
@@ -326,7 +326,7 @@ def _variable(fields: AbstractTransform, name: str) -> str | None:
     return None
 
 
-def _init(optimizer: AbstractTransform, params: PyTree, zero: str | tuple[str, ...] | None) -> PyTree:
+def _init(optimizer: Any, params: PyTree, zero: str | tuple[str, ...] | None, allow_empty: bool) -> PyTree:
     """Initialize the state, with the sharding of the parameters, divided over `zero`."""
     arrays = [x for x in jtu.tree_leaves(params) if not isinstance(x, Tracer)]
     if zero is not None and len(arrays) < len(jtu.tree_leaves(params)):
@@ -337,7 +337,7 @@ def _init(optimizer: AbstractTransform, params: PyTree, zero: str | tuple[str, .
     is_named = any(isinstance(getattr(x, "sharding", None), NamedSharding) for x in arrays)
     if is_named or zero is not None:
         return jax.jit(optimizer.init, out_shardings=state_sharding(optimizer, params, zero=zero))(params)
-    return optimizer.init(params)
+    return optimizer.init(params, allow_empty=allow_empty)
 
 
 def _nothing_selected(wrt: Any, variables: PyTree) -> str:
