@@ -145,9 +145,7 @@ def test_a_parameter_that_is_none_stays_none():
             lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0], [3, 8, 9]),
             r"2 schedules and 3 boundaries",
         ),
-        pytest.param(
-            lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0], [3, 8]), None, id="with an end"
-        ),
+        pytest.param(lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0], [3, 8]), None, id="with an end"),
         (lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0, lambda t: 3.0], [3]), r"first 2 and 1, as in"),
         pytest.param(lambda o: o.join_schedules([lambda t: 0.1 * t], [3]), None, id="one with an end"),
         (lambda o: o.join_schedules([lambda t: 0.1 * t, lambda t: 2.0], []), r"uses the first 1 and 0"),
