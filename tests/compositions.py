@@ -155,8 +155,9 @@ class Composition:
 
     @property
     def is_refused(self) -> bool:
-        """Whether `Stacked` refuses the inner transform, because it doesn't treat each array alike and alone."""
-        return self.outer == "Stacked" and self.inner not in IN_STACKED
+        """Whether the inner transform doesn't treat each array alone, as in `Stacked`, or reads roles, in `Flatten`."""
+        reads_roles = self.inner in ("Muon", "ScaleByGaLore")
+        return (self.outer == "Stacked" and self.inner not in IN_STACKED) or (self.outer == "Flatten" and reads_roles)
 
     @property
     def params(self) -> dict[str, jax.Array]:

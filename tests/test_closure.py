@@ -129,9 +129,11 @@ def test_types_are_kept_and_extra_arguments_reach_the_heart(composition: Composi
 
 
 @pytest.mark.parametrize("composition", [c for c in COMPOSITIONS if c.is_refused], ids=str)
-def test_stacked_refuses_what_depends_on_other_arrays(composition: Composition):
-    advice = r"(Put it around `Stacked`, as in `|Leave `Stacked` out)"
-    with pytest.raises(ValueError, match=rf"as if it were alone, and `\w+` .*\. {advice}"):
+def test_what_depends_on_other_arrays_or_on_roles_is_refused(composition: Composition):
+    says = r"as if it were alone, and `\w+` .*\. (Put it around `Stacked`, as in `|Leave `Stacked` out)"
+    if composition.outer == "Flatten":
+        says = "can't be told from matrices by their roles. Put it around one kind of them: `Partition"
+    with pytest.raises(ValueError, match=says):
         composition.make()
 
 

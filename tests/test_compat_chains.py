@@ -84,6 +84,7 @@ def numbered(state: Any, seed: int) -> Any:
     return jax.tree.map(number, state)
 
 
+@pytest.mark.filterwarnings("ignore:.*learning rate of `Sophia` is negative")  # as optax has no direction of it
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 def test_bytes_of_optax_are_read_and_the_reverse():
     """By `flax.serialization`, of 20 transforms."""

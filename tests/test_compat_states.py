@@ -82,6 +82,7 @@ def test_initial_states_are_those_of_optax(instance: Instance):
         assert described(found) == described(jax.eval_shape(theirs.init, params))
 
 
+@pytest.mark.filterwarnings("ignore:.*learning rate of `Sophia` is negative")  # as optax has no direction of it
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("instance", INSTANCES if os.environ.get("MODULAX_LAWS") else INSTANCES[::5], ids=str)
 def test_states_have_the_values_of_optax(instance: Instance):

@@ -374,8 +374,8 @@ def test_the_state_is_small():
     assert state.projector["wide"].shape == state.projector["tall"].shape == (4, 2)
 
 
-@pytest.mark.parametrize("gap", [3, 2.9999])  # as a schedule may return it
-def test_the_projector_changes_with_the_gap_alone(gap: float):
+@pytest.mark.parametrize("gap", [3, mx.schedules.Constant(2.9999)])  # schedules may be between whole numbers
+def test_the_projector_changes_with_the_gap_alone(gap: Any):
     transform, w = mx.ScaleByGaLore(2, gap), jnp.asarray(start((4, 6)))
     state, seen = transform.init(w), []
     for g in gradients((4, 6))[:7]:
@@ -580,7 +580,7 @@ def test_it_is_the_first_part_of_a_chain():
     w = {k: jnp.asarray(start(s)) for k, s in PARTS.items()}
     moved, _ = chain.step(grads, chain.init(w), w)
     assert jtu.tree_map(jnp.shape, moved) == jtu.tree_map(jnp.shape, w)
-    with pytest.raises(ValueError, match="They must be equal"):
+    with pytest.raises(ValueError, match="Average per-example gradients"):
         mx.Adam(0.1).update(grads, mx.Adam(0.1).init(w), w)
 
 

@@ -379,5 +379,5 @@ def test_wrong_arguments_are_refused():
         mx.LBFGS().replace(linesearch=optax.scale_by_zoom_linesearch(20))
     transform = mx.ScaleByLBFGS()
     state = transform.init(jnp.ones(3))
-    with pytest.raises(ValueError, match=r"`ScaleByLBFGS.update`: at `` the update has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"`ScaleByLBFGS.update`: at the tree itself the update has shape \(2,\)"):
         transform.update(jnp.ones(2), state, jnp.ones(2))

@@ -135,7 +135,7 @@ class Partition(AbstractContainer):
         Args:
             state: the state of this container; if given, each part comes with its own state.
         """
-        last: list[Any] = [None, {}]
+        last: list[Any] = [object(), {}]  # no tree yet; one may be None
 
         def receives(label: Hashable, tree: Params) -> list[bool]:
             if tree is not last[0]:

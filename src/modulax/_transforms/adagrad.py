@@ -51,5 +51,5 @@ class ScaleByRSS(AbstractLeafwise[ScaleByRSSState]):
         total = s.sum_of_squares + abs_sq(g)
         # An entry whose gradients were all zero has a root of zero if the first value is zero; so has one with a sum
         # below zero, which optax allows.
-        root = jnp.where(total > 0, safe_sqrt(self.eps + total), 0)
+        root = jnp.where(total <= 0, 0, safe_sqrt(self.eps + total))  # NaN for a NaN
         return ratio(g, root), ScaleByRSSState(sum_of_squares=total)

@@ -57,6 +57,7 @@ CHANGED = {
     "acprop": Changed(without=("rectified",)),
     "adopt": Changed(without=("weight_decay", "mask")),
     "centralize": Changed(without=("output_axis",)),
+    "clip_by_global_norm": Changed(without=("logged",)),
     "constant_schedule": Changed({"value": "constant"}),
     "dpsgd": Changed({"seed": "key"}),
     "galore": Changed(without=("method",)),
