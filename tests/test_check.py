@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -208,9 +209,16 @@ FOUND: dict[str, tuple[Any, Any, str, Any]] = {
     "growing weights": (
         mx.AdamW(1e-3, weight_decay=-0.1, mask=mx.decays),
         MODEL,
-        "the weight decay of `AdamW` is negative, -0.1: it makes weights grow",
+        "the weight decay of `AdamW` is -0.1: it makes weights grow",
         mx.AdamW(1e-3, weight_decay=0.1, mask=mx.decays),
     ),
+    "infinite weights": (
+        mx.AdamW(0.1, weight_decay=np.inf, mask=mx.decays),
+        MODEL,
+        "the weight decay of `AdamW` is inf: it makes weights infinite",
+        mx.AdamW(0.01, weight_decay=0.1, mask=mx.decays),
+    ),
+    "a momentum above 1": (mx.SGD(0.1, 1.1), MODEL, "the momentum of `SGD` is 1.1: the steps grow", mx.SGD(0.1, 0.9)),
     "a rate of NaN": (mx.SGD(lambda step: jnp.sqrt(-step) - 1), MODEL, "`SGD`, .* is NaN.", mx.SGD(0.1)),
     "lost steps": (
         mx.SGD(mx.schedules.WarmupCosineDecay(0.0, 2e-4, 10, 100)),
@@ -282,6 +290,24 @@ FOUND |= {
 NONE = mx.by_path({"lm_head.*": False, "*": False})
 MLP = eqx.nn.MLP(2, 2, 4, 1, key=KEY)
 SEEN_BY_CHECK: dict[str, tuple[Any, Any, str, Any]] = {
+    "a decay that forgets": (
+        mx.ParamEMA(mx.SGD(0.1), 0.001),
+        MODEL,
+        "the decay of `ParamEMA` is 0.001; 0.5 to 1 is usual",
+        mx.ParamEMA(mx.SGD(0.1), 0.999),
+    ),
+    "rates that grow towards the input": (
+        mx.layerwise_decay(mx.SGD(0.1), MODEL, 2.0),
+        MODEL,
+        "the factor of `ScaleByDepth` is 2; 0 to 1 is usual",
+        mx.layerwise_decay(mx.SGD(0.1), MODEL, 0.5),
+    ),
+    "a group without a leaf": (
+        mx.Partition({"a": mx.SGD(0.1), "b": mx.Lion(1e-4)}, mx.by_path({"*": "a"})),
+        MODEL,
+        "no leaf has the label 'b' of `Partition`",
+        mx.Partition({"a": mx.SGD(0.1)}, mx.by_path({"*": "a"})),
+    ),
     "a clip after an optimizer": (
         mx.Chain(mx.MultiSteps(mx.AdamW(1e-3, mask=mx.decays), 2), mx.ClipByGlobalNorm(1.0)),
         MODEL,

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -226,23 +227,32 @@ def test_ranges_are_checked_outside_of_compat_and_not_of_traced_numbers():
         mx.RMSProp(0.1, decay=1.0)
 
 
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lamb", "adafactor", "contrib.muon", "scale"])
+def test_a_learning_rate_for_each_coordinate(name):
+    """An array of rates is broadcast with every parameter, as in optax, also where it is injected."""
+    rate, params = jnp.asarray([0.1, 0.2]), {"w": PARAMS["w"], "b": jnp.asarray([0.3, -0.2])}
+    updates: list[Any] = []
+    with settings.jax_defaults():
+        for module in (optax, compat):
+            make: Any = operator.attrgetter(name)(module)
+            for tx in (
+                module.chain(module.clip_by_global_norm(1.0), make(rate)),
+                module.inject_hyperparams(make)(rate),
+            ):
+                updates.append(tx.update(params, tx.init(params), params)[0])
+    chex.assert_trees_all_close(updates[:2], updates[2:], rtol=2e-5)
+
+
 def test_a_learning_rate_with_an_axis():
-    """Of one number it is that number, and of several the message says what to write, with what it prints."""
-    x = jnp.asarray([0.1, 0.2])
-    with pytest.raises(ValueError, match=r"chain `optax.stateless_with_tree_map\(lambda u, p: x \* u\)`"):
-        compat.adam(x)
+    """Of one number it is that number. Natively an array is an error, which says what to write."""
     for rate in (np.asarray([0.1]), jnp.asarray([0.1])):
         assert compat.adamw(rate).transform.learning_rate == pytest.approx(0.1)
         assert compat.inject_hyperparams(compat.sgd)(rate).init(PARAMS).hyperparams["learning_rate"].shape == ()
-    params: Any = {"w": PARAMS["w"]}
-    updates: list[Any] = []
-    ours: Any = compat.chain(compat.sgd(1.0), compat.stateless_with_tree_map(lambda u, p: x * u))
-    for tx in (optax.sgd(x), ours):
-        new: Any = tx.update(params, tx.init(params), params)[0]
-        updates.append(new["w"])
-    np.testing.assert_allclose(*updates, rtol=1e-6)
     with pytest.raises(ValueError, match=r"shape \(1,\).*chain `Stateless\(lambda u, p: x \* u, leafwise=True\)`"):
         mx.SGD(np.asarray([0.1]))
+    tx: Any = compat.sgd(np.asarray([0.1, 0.2]))
+    with pytest.raises(ValueError, match="`SGD` is a batch of transforms: `learning_rate` is not a scalar"):
+        tx.transform.init(PARAMS)
 
 
 def test_numbers_with_which_optax_computes_something_else_are_refused():

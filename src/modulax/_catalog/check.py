@@ -1,5 +1,6 @@
 """`check`: what an optimizer would do to a model that was hardly meant."""
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
@@ -73,6 +74,7 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     found = [
         *_ascent(optimizer, shown, tree),
         *_all_frozen(shown),
+        *_idle_groups(optimizer, tree),
         *wrong_numbers(optimizer, in_check=True),
         *_two_rates(optimizer),
         *_misplaced_numbers(optimizer),
@@ -112,6 +114,18 @@ def _all_frozen(shown: Description) -> Iterator[str]:
     """A sentence if nothing would be trained."""
     if shown.leaves and all(row.group == FROZEN for row in shown.leaves):
         yield "every parameter is frozen, so nothing is trained: the mask of what is frozen is True everywhere."
+
+
+def _idle_groups(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
+    """A sentence for each group of a `Partition` without a leaf, except in an optimizer of the library."""
+    if isinstance(optimizer, AbstractOptimizer) and is_of_library(optimizer):
+        return
+    for part in parts_over_run(optimizer):
+        with contextlib.suppress(ValueError):  # inside `Flatten`, patterns are for the paths of other arrays
+            seen = received(part.receives, tree)
+            if hasattr(optimizer, "groups") and seen and not any(seen):
+                yield f"no leaf has the label {part.key!r} of `{type(optimizer).__name__}`: its transform does nothing."
+            yield from _idle_groups(part.transform, select(tree, seen))
 
 
 class _Turn(NamedTuple):
@@ -235,7 +249,7 @@ def _heavy_decay(optimizer: AbstractTransform) -> Iterator[str]:
     for decay, rate in itertools.pairwise(parts):
         if hasattr(decay, "weight_decay") and hasattr(rate, "flip_sign") and not hasattr(decay, "trust_coefficient"):
             peak, most = largest(rate.learning_rate), largest(decay.weight_decay)
-            if peak and most and peak * most > 0.01:  # which halves a weight in 70 steps
+            if peak and most and 0.01 < peak * most < np.inf:  # which halves a weight in 70 steps
                 what = f"the learning rate {peak:.4g} times the weight decay {most:.4g}"
                 yield f"{what} is taken from the weights in each step. Products below 0.001 are usual."
     for part in parts:

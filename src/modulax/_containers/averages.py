@@ -102,7 +102,7 @@ class ParamEMA(AbstractContainer):
     """
 
     inner: AbstractTransform = required_part()
-    decay: Number = number(0.999, needs=DECAY)
+    decay: Number = number(0.999, needs=DECAY._replace(usual=(0.5, 1)))
     debias: bool = eqx.field(static=True, default=True)
     start: Number = number(0, needs=NON_NEGATIVE)
     every: Number = number(1, needs=WHOLE)

@@ -12,7 +12,7 @@ from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect, Move
 from .._support.arithmetic import default_float, safe_increment, safe_sqrt
-from .._support.checks import NON_NEGATIVE
+from .._support.checks import NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from .._transforms.polyak import loss_of
@@ -84,7 +84,7 @@ class SkipSpikes(AbstractGate):
 
     inner: AbstractTransform = required_part()
     window: int = eqx.field(static=True, default=128, metadata={"least": 2})
-    factor: Hyperparameter = number(6.0, needs=NON_NEGATIVE)
+    factor: Hyperparameter = number(6.0, needs=POSITIVE)
     by: Literal["norm", "loss", "both"] = choice(("norm", "loss", "both"), "norm", kw_only=False)
     warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
 

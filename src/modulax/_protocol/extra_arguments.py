@@ -78,6 +78,9 @@ def refuse_hyperparameters(owner: str, optimizer: Any, extra: Mapping[str, Any])
         optimizer: the optimizer.
         extra: the extra arguments of the step.
     """
+    if "donate" in extra:
+        remedy = "write `step(grads, state, params, donate=True)`, or `jax.jit(..., donate_argnums=...)` around it"
+        raise ValueError(f"`{owner}(donate=...)`: `donate` is an argument of `step`; {remedy}.")
     for word, found in hyperparameters_among(optimizer, extra).items():
         changed = as_argument(found[0][-1] if len(found) == 1 else joined(found[0]))
         of_nnx = [jtu.keystr(keys) for keys, _ in jtu.tree_leaves_with_path(optimizer) if key_names(keys) in found]

@@ -291,16 +291,14 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
             f"{call} must be a number or a schedule, got {brief(value)} of type `{type(value).__name__}`."
             f"{_what_was_meant(value)}{_pair_meant(owner, field.name, value)}"
         )
-    if shape == (1,) and accepts_any_range():  # which optax broadcasts
+    if shape == (1,) and accepts_any_range():
         value, shape = value[0], ()  # pyright: ignore
-    if shape:
-        remedy = "optax.stateless_with_tree_map(lambda u, p: x * u)"
-        remedy = remedy if accepts_any_range() else "Stateless(lambda u, p: x * u, leafwise=True)"
+    if shape and not accepts_any_range():  # as optax does, compat broadcasts it with every array
         raise ValueError(
             f"{call} must be a scalar, got an array of shape {shape}. To make a batch, one per number, write "
             f"`eqx.filter_vmap(lambda x: {type(owner).__name__}({field.name}=x, ...))(numbers)`; to change one, "
             f"`eqx.filter_vmap(lambda t, x: t.replace({field.name}=x))(batch, numbers)`. To scale every entry of the "
-            f"updates by its own number, chain `{remedy}`."
+            f"updates by its own number, chain `Stateless(lambda u, p: x * u, leafwise=True)`."
         )
     requirement = field.metadata["needs"] or (NON_NEGATIVE if field.name in ("eps", "eps_root") else None)
     # Inside our own programs every hyperparameter is traced. It was checked when it was given, and a check in every

@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 
 from .._support.arithmetic import is_inexact_array
-from .._support.checks import listing
+from .._support.checks import accepts_any_range, listing
 from .._support.failures import array_type
 from .._support.module import AbstractState
 from .._support.types import Params, State
@@ -64,7 +64,7 @@ def wrong_state(
 
 def refuse_batch(transform: Any) -> None:
     """Raise an error if a batch of transforms is called like a single one."""
-    if path := batched_number(transform):
+    if not accepts_any_range() and (path := batched_number(transform)):
         name = type(transform).__name__
         raise ValueError(
             f"`{name}` is a batch of transforms: `{path}` is not a scalar. Call it under `vmap`, as in "

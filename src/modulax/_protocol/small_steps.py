@@ -162,12 +162,17 @@ def wrong_numbers(transform: Any, in_check: bool = False) -> Iterator[str]:
         what = f"the {name.replace('_', ' ')} of `{type(transform).__name__}`"
         if values is None:
             continue
+        usual = getattr(field.metadata["needs"], "usual", None) if in_check else None
         if np.isnan(values):
             yield f"{what} is NaN."
         elif is_optimizer(transform) and name in RATES:
             yield from _wrong_rate(what, value, in_check)
-        elif is_optimizer(transform) and name.endswith("weight_decay") and values < 0:
-            yield f"{what} is negative, {values:.4g}: it makes weights grow."
+        elif is_optimizer(transform) and name.endswith("weight_decay") and not 0 <= values < np.inf:
+            yield f"{what} is {values:.4g}: it makes weights {'grow' if values < 0 else 'infinite'}."
+        elif name == "momentum" and values > 1:
+            yield f"{what} is {values:.4g}: the steps grow without bound."
+        elif usual and not usual[0] <= values <= usual[1]:
+            yield f"{what} is {values:.4g}; {usual[0]:g} to {usual[1]:g} is usual."
     if not is_optimizer(transform):  # whose parts have the numbers of its fields
         for part in transform.each_part():
             yield from wrong_numbers(part.transform, in_check)

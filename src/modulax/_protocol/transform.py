@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from .._support.arithmetic import common_dtype, default_float, is_narrower
-from .._support.checks import check_extra
+from .._support.checks import check_extra, check_option
 from .._support.methods import result_is_indexed
 from .._support.module import AbstractState
 from .._support.types import P, Params, S, State, Updates
@@ -218,6 +218,7 @@ class AbstractTransform(AbstractHyperparameters):
         Raises:
             ValueError: if a required argument is missing, or if the gradients don't fit the parameters.
         """
+        check_option(f"{type(self).__name__}.step", "donate", donate, (True, False))
         return step_program(type(self), donate)(self, grads, params, state, extra)
 
     def jit_step(self) -> DonatedStep:

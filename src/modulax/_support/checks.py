@@ -46,10 +46,10 @@ def suggestion(word: str, possibilities: Sequence[str]) -> str:
     return f" Did you mean `{match}`?" if match else ""
 
 
-def check_option(owner: str, name: str, value: Any, options: Sequence[str]) -> None:
+def check_option(owner: str, name: str, value: Any, options: Sequence[Any]) -> None:
     """Raise an error if an argument is not one of the options."""
     if value not in options:
-        close = suggestion(value, options) if isinstance(value, str) else ""
+        close = suggestion(value, [*map(str, options)]) if isinstance(value, str) else ""
         raise ValueError(f"`{owner}({name}=...)` must be one of {listing(map(repr, options))}, got {value!r}.{close}")
 
 
@@ -96,6 +96,8 @@ def check_setting(owner: object, field: dataclasses.Field) -> None:
             f"`{type(owner).__name__}({field.name}=...)` must be True or False, got {value!r}. The arguments are "
             f"{order}.{hint and ' '}{hint}"
         )
+    if get_origin(field.type) is Callable and not callable(value):
+        raise ValueError(f"`{type(owner).__name__}({field.name}=...)` must be a function, got {brief(value)}.")
     if least is not None and not (value is None and field.default is None):
         reason = getattr(value, "_why_not_a_number", str)()  # of a transform, for example
         check_integer(type(owner).__name__, field.name, value, least, reason and f" {reason}")
@@ -111,13 +113,15 @@ def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str =
 class Requirement(NamedTuple):
     """A requirement on a hyperparameter: a predicate on arrays, its wording in messages, and the least whole number.
 
-    With `only_here`, optax does not ask for it, and computes with any number what the class here computes.
+    With `only_here`, optax does not ask for it, and computes with any number what the class here computes. `check` asks
+    whether a number outside the `usual` range was meant.
     """
 
     is_met_by: Callable[[Any], Any]
     words: str
     least: int | None = None
     only_here: bool = False
+    usual: tuple[float, float] | None = None
 
 
 DECAY = Requirement(lambda x: (x >= 0) & (x < 1), "must be in [0, 1)", only_here=True)

@@ -130,7 +130,7 @@ class ScaleByDepth(AbstractLeafwise):
         2018. Bao et al., [BEiT: BERT Pre-Training of Image Transformers](https://arxiv.org/abs/2106.08254), 2021.
     """
 
-    factor: Hyperparameter = required_number(needs=POSITIVE)
+    factor: Hyperparameter = required_number(needs=POSITIVE._replace(usual=(0, 1)))
     exponents: Any = eqx.field(static=True, converter=as_labels)
     axis: int = eqx.field(static=True, default=0)
 

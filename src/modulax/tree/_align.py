@@ -185,9 +185,9 @@ def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
                 hint = "The updates must be a tree like the parameters: `grads = jax.grad(loss)(params)`."
             elif of_update[1:] == of_parameter:
                 hint = "Average per-example gradients: `jax.tree.map(lambda g: g.mean(0), grads)`."
-            path = f"`{leaf_paths(updates)[i]}`" if leaf_paths(updates)[i] else "the tree itself"
+            where = f"`{path}`" if (path := leaf_paths(updates)[i]) else "the tree itself"
             raise ValueError(
-                f"`{owner}`: at {path} the update has shape {of_update} and the parameter {of_parameter}. {hint}"
+                f"`{owner}`: at {where} the update has shape {of_update} and the parameter {of_parameter}. {hint}"
             )
 
 
