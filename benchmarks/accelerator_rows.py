@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import optax
 import optax.contrib
 
@@ -200,6 +201,18 @@ CONTAINERS: tuple[Row, ...] = (
     ),
     Row("`LowBit(Lion)`, 8 bits", mx.LowBit(mx.Lion(1e-3)), **SCALES_FIRST),
 )
+
+
+def hidden_matrices(params: Any) -> Any:
+    """What optax's `muon` needs to know to leave out embeddings, biases and gains, and to train stacks of matrices."""
+
+    def dimensions(path: Any, p: Any) -> Any:
+        is_hidden = p.ndim > 1 and not any(word in jtu.keystr(path) for word in ("embed", "position", "bias", "scale"))
+        return optax.contrib.MuonDimensionNumbers(p.ndim - 2, p.ndim - 1) if is_hidden else None
+
+    return jtu.tree_map_with_path(dimensions, params)
+
+
 OF_MATRICES: tuple[Row, ...] = (
     Row("AdamW", ADAM, optax.adamw(1e-3)),
     CONTAINERS[0],
@@ -208,7 +221,11 @@ OF_MATRICES: tuple[Row, ...] = (
     Row("`Flatten(AdamW)`", mx.Flatten(ADAM)),
     Row("`Stacked(AdamW)`", mx.Stacked(ADAM)),
     Row("`LowBit(AdamW)`, 8 bits", mx.LowBit(ADAM)),
-    Row("Muon", mx.Muon(2e-2, adam_learning_rate=1e-3), optax.contrib.muon(2e-2)),
+    Row(
+        "Muon",
+        mx.Muon(2e-2, adam_learning_rate=1e-3),
+        optax.contrib.muon(2e-2, muon_weight_dimension_numbers=hidden_matrices),
+    ),
     Row("GaLore", mx.GaLore(1e-3)),
 )
 

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
-from accelerator_rows import gpt2, total_size
+from accelerator_rows import gpt2, hidden_matrices, total_size
 from device_steps import compiled, drawn, each
 from measure import seconds, step_of, table
 
@@ -47,7 +47,7 @@ OPTIMIZERS = (
     Optimizer("AdamW", mx.AdamW(1e-3)),
     Optimizer("Muon", mx.Muon(2e-2, **ADAM)),
     Optimizer("Muon, `dtype=bfloat16`", mx.Muon(2e-2, dtype=HALF, **ADAM)),
-    Optimizer("optax's `muon`", optax.contrib.muon(2e-2)),
+    Optimizer("optax's `muon`", optax.contrib.muon(2e-2, muon_weight_dimension_numbers=hidden_matrices)),
     Optimizer("NorMuon, `dtype=bfloat16`", mx.NorMuon(2e-2, dtype=HALF)),
     Optimizer("AdaMuon, `dtype=bfloat16`", mx.AdaMuon(2e-2, dtype=HALF)),
     Optimizer("MARSM, `dtype=bfloat16`", mx.MARSM(1e-3, dtype=HALF)),

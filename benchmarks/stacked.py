@@ -22,6 +22,7 @@ def stacked(quick: bool) -> str:
     adam = modulax.AdamW(1e-3)
     ways: dict[str, Any] = {
         "optax": optax.adamw(1e-3),
+        "optax, `flatten`": optax.flatten(optax.adamw(1e-3)),
         "`AdamW`": adam,
         "`Stacked`": modulax.Stacked(adam),
         "`Stacked`, chunks of 8": modulax.Stacked(adam, 8),
@@ -55,7 +56,9 @@ def _rows(model: str, shapes: list[tuple[int, ...]], ways: dict[str, Any], quick
             k = (i + j) % len(ways)
             optimizer = list(ways.values())[k]
             params = {f"{i}.{j}.{n}": jnp.full(shape, 0.1, jnp.float32) for n, shape in enumerate(shapes)}
-            step = step_of(optimizer, (optax if k == 0 else modulax).apply_updates)
+            step = step_of(
+                optimizer, (modulax if isinstance(optimizer, modulax.AbstractTransform) else optax).apply_updates
+            )
             abstract = jax.eval_shape(optimizer.init, params)
             gc.collect()
             start = time.process_time()

@@ -63,15 +63,22 @@ def tables_of(part: Any) -> Iterator[Any]:
     return (block for block in part["content"] if isinstance(block, dict))
 
 
+def on_device(model: str) -> list[dict[str, str]]:
+    """The rows of a table of the steps on a GPU, by the heads of the columns."""
+    text = RESULTS.with_name("DEVICES.md").read_text(encoding="utf-8").partition(f"## {model}\n")[2]
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
 def figures() -> dict[str, str]:
     """The figures of the landing page, out of the tables of the benchmarks."""
-    rates, closures, one_vmap, _ = table_of("sweep")[1][-1]
+    step = next(row for row in on_device("GPT-2 with 148 arrays") if row["transform"] == "AdamW")
     lowered = [float(row[3]) for row in table_of("program")[1] if row[1] in {"closed over", "argument"}]
     low, high = min(lowered), max(lowered)
     return {
-        "sweep_rates": rates,
-        "sweep_closures": closures,
-        "sweep_vmap": one_vmap,
+        "step": step["step"],
+        "step_of_optax": step["optax"],
         "trace_and_lower": f"{low:.2f}" if low == high else f"{low:.2f}–{high:.2f}",
     }
 
@@ -83,7 +90,9 @@ def ratios() -> dict[str, list[float]]:
     for part in filter(results.__contains__, COLUMNS):
         for table in tables_of(results[part]):
             columns = [i for i, head in enumerate(table["head"]) if head in COLUMNS[part]]
-            rows = [row for row in table["rows"] if "optax" not in row[: table["labels"]]]
+            rows = [
+                row for row in table["rows"] if not any(cell.startswith("optax") for cell in row[: table["labels"]])
+            ]
             found.setdefault(part, []).extend(float(row[i]) for row in rows for i in columns if row[i])
     return found
 

@@ -1,8 +1,10 @@
 """The documentation is correct: Python blocks run and print what the page shows, every public name is documented."""
 
+import contextlib
 import functools
 import importlib
 import inspect
+import io
 import json
 import pkgutil
 import re
@@ -42,6 +44,15 @@ PAGES_HERE = [page for page in PAGES if page not in PAGES_OF_LIBRARIES]
 def test_blocks_run(page: Path, tmp_path: Path):
     with reader(tmp_path) as module:
         run_blocks(page, module)
+
+
+def test_the_readme_counts_the_optimizers_and_shows_the_loss(tmp_path: Path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    with reader(tmp_path) as module, contextlib.redirect_stdout(io.StringIO()):
+        exec("\n".join([block.code for block in blocks(readme) if block.info == "python"][:2]), module.__dict__)
+    assert (shown := re.search(r"# ([\d.]+); that of the first step", readme))
+    assert float(module.loss) == pytest.approx(float(shown[1]), rel=0.3)  # rounding differs between processors
+    assert f"{len(modulax.available())} optimizers" in readme
 
 
 def test_blocks_are_found():
