@@ -185,6 +185,32 @@ class Results:
         name, score = self._column(self._metric(metric)[0]), costs[i] if mode == "min" else -costs[i]
         return self.sweep[i], {"member": i} | self.sweep.table()[i] | {name: float(score)}
 
+    def best_run(
+        self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean", seed: int | None = None
+    ) -> PyTree:
+        """Return what the training returned for the best member, such as its trained parameters: one of its runs.
+
+            params = results.best_run("loss")["params"]  # of a `train` that returns {"loss": ..., "params": ...}
+
+        The arrays have no axes of members and seeds. `jax.tree.map(lambda x: x[member, seed], results.metrics)` is the
+        same for any run.
+
+        Args:
+            metric: the metric that chooses the member, as in `best`.
+            mode: `"min"` if small values are good, `"max"` if large ones are.
+            reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
+            seed: the index of the seed; the best one of the member by default.
+
+        Raises:
+            ValueError: if there is no such metric, or if all members diverged.
+        """
+        i = int(self._finite_costs(metric, mode=mode, reduce=reduce).argmin())
+        if seed is None:
+            costs = self._final_numbers(metric)[i] * (1 if mode == "min" else -1)
+            bad = ~np.isfinite(costs) | (self.diverged[i] & ~self.diverged.all())
+            seed = int(np.where(bad, np.inf, costs).argmin())
+        return jtu.tree_map(lambda x: x[i, seed], self.metrics)
+
     def lineage(self, member: int) -> list[dict[str, Any]]:
         """Return the hyperparameters that led to a member of `pbt`: a dict per segment, from the first to the last.
 
