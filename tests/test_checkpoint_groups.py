@@ -256,6 +256,35 @@ def test_a_state_in_part_is_remarked_on():
     assert report.remarks == (f"Fresh next to restored moments: `{where}.count`.",)
 
 
+@pytest.mark.parametrize("inside", ["chain", "average", "nnx"])
+def test_groups_thaw_by_carry(inside: str):
+    """`carry` into `groups(optimizer, {trained: {}})`: bit-equal moments, fresh ones with a count of their own."""
+
+    def around(tx: Any) -> Any:
+        return mx.ParamEMA(tx, 0.9) if inside == "average" else mx.Chain(mx.ClipByGlobalNorm(1.0), tx)
+
+    frozen = around(mx.selective_transform(mx.AdamW(RATE), freeze_mask=mx.by_path({"b": True, "*": False})))
+    thawed, params = around(mx.groups(mx.AdamW(RATE), {"w": {}})), PARAMS
+    if inside == "nnx":
+        model = nnx.Dict({name: nnx.Param(jnp.asarray(x)) for name, x in params.items()})
+        old, new = (modulax.nnx.Optimizer(model, tx) for tx in (frozen, thawed))
+        for _ in range(3):
+            old.update(model, nnx.state(model, nnx.Param))
+        params, state = nnx.as_pure(nnx.state(model, nnx.Param)), old.state
+        new.state, _ = checkpoint.carry(new.transform, params, old.transform, state)
+        after = new.state
+    else:
+        state = frozen.init(params)
+        for _ in range(3):
+            params, state = frozen.step(PARAMS, state, params)
+        after, _ = checkpoint.carry(thawed, params, frozen, state)
+    for name in ("mu", "nu"):
+        chex.assert_trees_all_equal(mx.tree.get(after, f"{name}.w"), mx.tree.get(state, f"{name}.w"))
+        assert not mx.tree.get(after, f"{name}.b").any()
+    assert [int(x) for _, x in mx.tree.get_all_with_path(after, "scale_by_adam.count")] == [3, 0]
+    assert [int(x) for path, x in mx.tree.get_all_with_path(after, "step") if "inner_states" in path] == [3, 3]
+
+
 def test_what_is_thawed_takes_the_steps_of_a_fresh_optimizer():
     """Not steps several times too long, by a count of 1000 steps; nor by the count of a rule with other moments."""
     params, adam = {"a": jnp.ones(2), "b": jnp.ones(2)}, mx.AdamW(0.1)

@@ -127,6 +127,8 @@ ATTRIBUTES = {
         _STEP: "minimize minimise minimizer",
         "Write `jax.tree.map(function, tree)`.": "map treemap",
         "Write `flax.training.early_stopping.EarlyStopping(patience=3)`, which decides by the losses.": "earlystopping",
+        'Write `thawed = modulax.groups(optimizer, {"head.*": {}})`, with the pattern of what was trained, and '
+        "`state, _ = modulax.checkpoint.carry(thawed, params, frozen, state)`.": "thaw unfreeze",
     },
     "schedule": {
         _CALLED: "step get_lr get_last_lr lr last_epoch base_lrs state_dict load_state_dict update init optimizer",
