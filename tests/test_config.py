@@ -1,5 +1,6 @@
 """An optimizer as plain values, and back."""
 
+import collections
 import dataclasses
 import json
 import re
@@ -182,7 +183,9 @@ class Twice(mx.AbstractStatelessTransform):
 def test_the_keys_of_hydra_and_patterns_are_read():
     patterns = {"*": True, "*.bias": False}  # as a tracker sorts them
     adamw = {"_target_": "modulax.AdamW", "learning_rate": {"name": "cosine_decay", "init_value": 1, "decay_steps": 9}}
-    made = mx.from_config({"_target_": "modulax.Chain", "parts": [{"_target_": "own.Twice"}, adamw]}, [Twice])
+    # OmegaConf's lists are no subclasses of `list`.
+    parts = collections.UserList([{"_target_": "own.Twice"}, adamw])
+    made = mx.from_config(collections.UserDict({"_target_": "modulax.Chain", "parts": parts}), [Twice])
     assert made == mx.Chain(Twice(), mx.AdamW(schedules.CosineDecay(1.0, 9)))
     mask = mx.by_path({"*.bias": False, "*": True})
     assert mx.from_config(adamw | {"mask": patterns}).mask == mask

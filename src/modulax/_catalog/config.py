@@ -8,7 +8,7 @@ import math
 import operator
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -195,7 +195,7 @@ def _name(x: Any) -> str:
 
 def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
     each = functools.partial(_decoded, classes=classes)
-    if isinstance(x, (list, tuple)):
+    if isinstance(x, Sequence) and not isinstance(x, str):  # a list, also one of OmegaConf
         return tuple(map(each, x))
     if not isinstance(x, Mapping):
         return x
