@@ -44,7 +44,7 @@ class Findings(tuple[str, ...]):
 
 @explained
 def check(optimizer: AbstractTransform, model: Any) -> Findings:
-    """Look for what would train something else than was meant, without running a step.
+    """Look for settings that would silently train something other than what you meant, without running a step.
 
         print(check(optimizer, model))
         assert not check(optimizer, model)

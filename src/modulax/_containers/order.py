@@ -1,4 +1,4 @@
-"""Parts of a chain in an order that trains something else than was meant."""
+"""Parts of a chain in an order that trains something other than what was meant."""
 
 import dataclasses
 import itertools
