@@ -2,9 +2,11 @@
 
 import inspect
 import pydoc
+import re
 
 import jax
 import numpy as np
+import pytest
 
 import modulax as mx
 
@@ -80,3 +82,13 @@ def test_a_method_of_results_is_a_method():
     assert inspect.isfunction(mx.AdamW.metrics)
     state = optimizer.init(np.ones(2, np.float32))
     assert state  # of any state, although it has no length
+
+
+@pytest.mark.parametrize("name", mx.available())
+def test_help_of_every_optimizer_has_an_example(name: str):
+    cls = mx.get(name)
+    calls = re.findall(r"^ {4}optimizer = (.*)$", inspect.getdoc(cls) or "", re.MULTILINE)
+    assert calls, f"`{cls.__name__}` has no example: an indented line `optimizer = {cls.__name__}(...)`"
+    names = {x: getattr(mx, x) for x in dir(mx)} | {"jax": jax, "tokens": 512}
+    for call in calls:
+        assert f"{cls.__name__}(" in repr(eval(call, names)), call  # eval: the text is our own

@@ -16,7 +16,9 @@ from .decayed import decayed
 
 
 class ACProp(AbstractOptimizer):
-    r"""Divides each gradient by the standard deviation of the previous ones, for noisy training such as GANs.
+    r"""Adam-like optimizer that divides each gradient by the deviation of the previous ones, for noisy training.
+
+        optimizer = ACProp(1e-3, eps=1e-4)
 
     $$
     \begin{aligned}

@@ -16,7 +16,9 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class AdaBelief(AbstractOptimizer):
-    r"""Adam with the variance of the gradient around its moving average in place of the second moment.
+    r"""Adam that divides by the deviation of the gradient from its moving average, not by its root mean square.
+
+        optimizer = AdaBelief(1e-3, weight_decay=0.01)
 
     $$
     \begin{aligned}

@@ -17,6 +17,8 @@ from .._transforms.scaling import ScaleByLearningRate
 class Adadelta(AbstractOptimizer):
     r"""Adaptive gradient descent that derives its step size from past updates, so that the learning rate can stay at 1.
 
+        optimizer = Adadelta()
+
     $$
     \begin{aligned}
     g_t &= \nabla f(w_t) + \lambda w_t \\

@@ -29,6 +29,9 @@ def relative_step(step: Any) -> Any:
 class Adafactor(AbstractOptimizer):
     r"""Adam-like optimizer with sublinear memory: stores only row and column means of the second moment.
 
+        optimizer = Adafactor()  # the relative steps of the paper; or Adafactor(1e-2)
+        params, state = optimizer.step(grads, state, params)
+
     $$
     \begin{aligned}
     \beta_t &= 1 - t^{-c} \\

@@ -9,7 +9,9 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class Adagrad(AbstractOptimizer):
-    r"""Adaptive gradient descent for sparse gradients: divides each coordinate by the root of its sum of squares.
+    r"""Adaptive gradient descent for sparse gradients: divides by the root of the sum of squared gradients.
+
+        optimizer = Adagrad(0.01)
 
     $$
     \begin{aligned}

@@ -19,7 +19,7 @@ from .decayed import decayed
 
 
 class AdaHessian(AbstractOptimizer):
-    r"""Adam with estimates of the Hessian's diagonal in place of the gradients in the second moment.
+    r"""Adam whose second moment averages squared estimates of the Hessian's diagonal, not squared gradients.
 
     $$
     \begin{aligned}

@@ -19,6 +19,9 @@ from .decayed import decayed
 class Adam(AbstractOptimizer):
     r"""The standard adaptive optimizer: the first moment of the gradients, divided by the root of their second moment.
 
+        optimizer = Adam(1e-3)
+        params, state = optimizer.step(grads, state, params)
+
     $$
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
@@ -64,6 +67,8 @@ class Adam(AbstractOptimizer):
 class NAdam(AbstractOptimizer):
     r"""Adam with Nesterov momentum.
 
+        optimizer = NAdam(1e-3)
+
     $$
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
@@ -106,6 +111,9 @@ class NAdam(AbstractOptimizer):
 
 class AdamW(AbstractOptimizer):
     r"""Adam with decoupled weight decay, the usual first choice for transformers and most other models.
+
+        optimizer = AdamW(3e-4, b2=0.95, weight_decay=0.1, mask=decays)
+        params, state = optimizer.step(grads, state, params)
 
     $$
     \begin{aligned}
@@ -151,7 +159,9 @@ class AdamW(AbstractOptimizer):
 
 
 class NAdamW(AbstractOptimizer):
-    r"""AdamW with Nesterov momentum, that is NAdam with decoupled weight decay.
+    r"""AdamW with Nesterov momentum, which is NAdam with decoupled weight decay.
+
+        optimizer = NAdamW(1e-3, weight_decay=0.01)
 
     $$
     \begin{aligned}

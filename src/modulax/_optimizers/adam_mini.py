@@ -17,7 +17,9 @@ from .decayed import decayed
 
 
 class AdamMini(AbstractOptimizer):
-    r"""AdamW with half the state: the second moment is one number for each head, output or token.
+    r"""AdamW with half the state: one second moment for each head, output or token.
+
+        optimizer = AdamMini(1e-3, weight_decay=0.1)
 
     $$
     \begin{aligned}

@@ -17,6 +17,8 @@ from .decayed import decayed
 class Adamax(AbstractOptimizer):
     r"""Adam with the infinity norm: divides by a decaying maximum of past gradients instead of their root mean square.
 
+        optimizer = Adamax(2e-3)
+
     $$
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
@@ -48,6 +50,8 @@ class Adamax(AbstractOptimizer):
 
 class AdamaxW(AbstractOptimizer):
     r"""Adamax with decoupled weight decay.
+
+        optimizer = AdamaxW(2e-3, weight_decay=0.01)
 
     $$
     \begin{aligned}

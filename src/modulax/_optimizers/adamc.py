@@ -21,6 +21,8 @@ from .._transforms.decayed_step import DecayedStep
 class AdamC(AbstractOptimizer):
     r"""AdamW with corrected weight decay, for schedules that end near zero.
 
+        optimizer = AdamC(schedules.CosineDecay(1e-3, 10_000), weight_decay=0.1)
+
     $$
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad \hat m_t = m_t / (1 - \beta_1^t) \\

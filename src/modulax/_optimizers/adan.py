@@ -22,6 +22,8 @@ from ..tree._math import norm
 class Adan(AbstractOptimizer):
     r"""Adam with Nesterov momentum estimated from gradient differences, for training large models in fewer steps.
 
+        optimizer = Adan(5e-3, weight_decay=0.02)
+
     $$
     \begin{aligned}
     d_t &= g_t - g_{t-1}, \qquad d_1 = 0 \\

@@ -18,6 +18,8 @@ from .decayed import decayed
 class AdEMAMix(AbstractOptimizer):
     r"""AdamW with a second, slow momentum that keeps old gradients in use, for long training runs.
 
+        optimizer = AdEMAMix(1e-3, b3=0.9999, alpha=5.0, weight_decay=0.1)
+
     $$
     \begin{aligned}
     m_{1,t} &= \beta_1 m_{1,t-1} + (1 - \beta_1) g_t, \qquad \hat m_{1,t} = m_{1,t} / (1 - \beta_1^t) \\
@@ -66,6 +68,8 @@ class AdEMAMix(AbstractOptimizer):
 
 class SimplifiedAdEMAMix(AbstractOptimizer):
     r"""AdEMAMix with a single momentum buffer, which saves the memory of the second one.
+
+        optimizer = SimplifiedAdEMAMix(1e-5, b1=0.99, alpha=0.0)
 
     $$
     \begin{aligned}

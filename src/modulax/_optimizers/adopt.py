@@ -19,6 +19,8 @@ from .._transforms.scaling import ScaleByLearningRate
 class ADOPT(AbstractOptimizer):
     r"""Adam modified to converge for any $\beta_2$: normalizes each gradient before it enters the momentum.
 
+        optimizer = ADOPT(1e-3, weight_decay=0.01)
+
     $$
     \begin{aligned}
     v_0 &= |g_0|^2, \qquad m_0 = 0, \qquad w_1 = w_0 \\

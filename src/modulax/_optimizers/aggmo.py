@@ -12,7 +12,9 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class AggMo(AbstractOptimizer):
-    r"""SGD with aggregated momentum: the mean of several momenta, which damps the oscillations of the slowest.
+    r"""SGD with aggregated momentum: averages several momenta, so that fast ones damp the oscillations of slow ones.
+
+        optimizer = AggMo(0.1, betas=(0.0, 0.9, 0.99))
 
     $$
     \begin{aligned}

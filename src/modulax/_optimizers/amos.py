@@ -17,7 +17,9 @@ from .._transforms.scaling import Scale
 
 
 class Amos(AbstractOptimizer):
-    r"""Adam-like optimizer whose learning rate and weight decay fall by themselves, given the scale of each parameter.
+    r"""Adam-like optimizer that decays its learning rate and weight decay by itself, given the scale of each parameter.
+
+        optimizer = Amos(schedules.WarmupConstant(0.0, 0.02, 1000))
 
     $$
     \begin{aligned}

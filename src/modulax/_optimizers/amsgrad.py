@@ -17,6 +17,8 @@ from .._transforms.scaling import ScaleByLearningRate
 class AMSGrad(AbstractOptimizer):
     r"""Adam with the maximum of past second moments in the denominator, which converges where Adam may not.
 
+        optimizer = AMSGrad(1e-3)
+
     $$
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad \hat m_t = m_t / (1 - \beta_1^t) \\

@@ -18,7 +18,9 @@ from .._transforms.matrices import matrices_as
 
 
 class Apollo(AbstractOptimizer):
-    r"""AdamW for large models with the memory of SGD: scales each channel of the gradient as Adam does in a projection.
+    r"""AdamW with the memory of SGD: scales each channel of a gradient as Adam scales its random projection.
+
+        optimizer = Apollo(1e-2, rank=256)
 
     $$
     \begin{aligned}
@@ -87,6 +89,8 @@ class Apollo(AbstractOptimizer):
 
 class ApolloMini(AbstractOptimizer):
     r"""Apollo with a projection of rank 1: one factor for each matrix, and hardly any state.
+
+        optimizer = ApolloMini(1e-2)
 
     $$
     \begin{aligned}

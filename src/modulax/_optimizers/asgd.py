@@ -38,7 +38,11 @@ class FallingRate(AbstractSchedule):
 
 
 class ASGD(AbstractOptimizer):
-    r"""Averaged SGD: a slowly falling learning rate, and the mean of the parameters for evaluation.
+    r"""Averaged SGD, with a slowly falling learning rate: evaluate the mean of the parameters.
+
+        optimizer = ASGD(0.1, start=1000)
+        params, state = optimizer.step(grads, state, params)
+        average = optimizer.eval_params(state, params)  # evaluate and save these
 
     $$
     \begin{aligned}

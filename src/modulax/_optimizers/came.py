@@ -16,7 +16,9 @@ from .decayed import decayed
 
 
 class CAME(AbstractOptimizer):
-    r"""Adafactor with a momentum that is divided by its instability, of which only row and column means are stored.
+    r"""Adafactor with a confidence-guided momentum: entries whose updates disagree with it take smaller steps.
+
+        optimizer = CAME(2e-4, weight_decay=0.01)
 
     For a matrix:
 

@@ -18,7 +18,9 @@ from .decayed import decayed
 
 
 class CautiousAdamW(AbstractOptimizer):
-    r"""AdamW that leaves out the entries of a step whose sign differs from that of the gradient.
+    r"""AdamW that skips the entries of a step whose sign differs from the gradient's.
+
+        optimizer = CautiousAdamW(1e-3, weight_decay=0.1)
 
     $$
     \begin{aligned}
@@ -61,7 +63,9 @@ class CautiousAdamW(AbstractOptimizer):
 
 
 class CautiousLion(AbstractOptimizer):
-    r"""Lion that leaves out the entries of a step whose sign differs from that of the gradient.
+    r"""Lion that skips the entries of a step whose sign differs from the gradient's.
+
+        optimizer = CautiousLion(1e-4, weight_decay=0.1)
 
     $$
     \begin{aligned}

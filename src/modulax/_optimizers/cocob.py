@@ -16,6 +16,8 @@ from .._transforms.scaling import Scale
 class COCOB(AbstractOptimizer):
     r"""Gradient descent by coin betting, which needs no learning rate.
 
+        optimizer = COCOB()
+
     $$
     \begin{aligned}
     g_t &= \eta\, (\nabla f(w_t) + \lambda w_t) \\

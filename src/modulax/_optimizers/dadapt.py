@@ -10,7 +10,9 @@ from .._transforms.step_with_decay import StepWithDecay
 
 
 class DAdaptAdamW(AbstractOptimizer):
-    r"""AdamW with a step size estimated by D-Adaptation, so that no learning rate has to be tuned.
+    r"""AdamW with a step size estimated by D-Adaptation, so that there is no learning rate to tune.
+
+        optimizer = DAdaptAdamW(schedules.CosineDecay(1.0, 10_000), weight_decay=0.01)
 
     $$
     \begin{aligned}

@@ -21,7 +21,9 @@ from .beside_adamw import beside_adamw, mistakes_beside_adamw
 
 
 class Dion(AbstractOptimizer):
-    r"""Orthonormalized updates of low rank, by one power step on a momentum that keeps what they leave out.
+    r"""Muon-like updates of low rank, by one power step on a momentum that keeps what they leave out.
+
+        optimizer = Dion(1e-2, rank_fraction=0.25, adam_learning_rate=1e-3)
 
     $$
     \begin{aligned}

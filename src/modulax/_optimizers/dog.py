@@ -15,7 +15,9 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class DoG(AbstractOptimizer):
-    r"""SGD without a learning rate to tune: its step size is the distance over gradients (DoG).
+    r"""SGD without a learning rate to tune: the step size is distance over gradients (DoG).
+
+        optimizer = ParamAverage(DoG())  # evaluate the average: optimizer.eval_params(state, params)
 
     $$
     \begin{aligned}
@@ -57,6 +59,8 @@ class DoG(AbstractOptimizer):
 
 class DoWG(AbstractOptimizer):
     r"""SGD without a learning rate to tune: distance over weighted gradients (DoWG), with longer steps than DoG.
+
+        optimizer = DoWG()
 
     $$
     \begin{aligned}

@@ -18,7 +18,9 @@ from .decayed import decayed
 
 
 class EShampoo(AbstractOptimizer):
-    r"""Eigenvalue-corrected Shampoo: SOAP in the form of Meta's Distributed Shampoo.
+    r"""Eigenvalue-corrected Shampoo: the form of SOAP in Meta's Distributed Shampoo.
+
+        optimizer = EShampoo(1e-3, weight_decay=0.01, precondition_frequency=100)
 
     $$
     \begin{aligned}

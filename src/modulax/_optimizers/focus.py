@@ -15,7 +15,9 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class FOCUS(AbstractOptimizer):
-    r"""Signum with an attraction to the average of the parameters, for noisy gradients in sharp valleys.
+    r"""Signum that also pulls the parameters towards their average, for noisy gradients in sharp valleys.
+
+        optimizer = FOCUS(1e-4, weight_decay=0.1)
 
     $$
     \begin{aligned}

@@ -14,6 +14,8 @@ from .._transforms.trust_ratio import ScaleByTrustRatio
 class Fromage(AbstractOptimizer):
     r"""Gradient descent with steps relative to the norm of each array, so that one learning rate suits all layers.
 
+        optimizer = Fromage(0.01)
+
     $$
     w_{t+1} = \frac{1}{\sqrt{1 + \eta^2}} \left(w_t - \eta \frac{\|w_t\|}{\|g_t\|} g_t\right)
     $$

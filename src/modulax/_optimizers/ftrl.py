@@ -10,6 +10,8 @@ from .._transforms.ftrl import NOT_POSITIVE, ScaleByFTRL
 class FTRL(AbstractOptimizer):
     r"""Follow the regularized leader (FTRL-Proximal), for large linear models with few nonzero weights.
 
+        optimizer = FTRL(0.1, l1=1e-3)
+
     $$
     \begin{aligned}
     n_t &= n_{t-1} + |g_t|^2, \qquad h_t = (\beta + n_t^{-p}) / \eta_t \\

@@ -23,6 +23,8 @@ from .._transforms.scaling import ScaleByLearningRate
 class GaLore(AbstractOptimizer):
     r"""Memory-efficient Adam for large models: keeps the moments of a low-rank projection of each gradient matrix.
 
+        optimizer = GaLore(1e-3, rank=128, scale=0.25)
+
     $$
     \begin{aligned}
     P_t &= \begin{cases} U_{:,1:r} \text{ of } g_t = U \Sigma V^\top & t \equiv 0 \pmod T \\ P_{t-1} &

@@ -16,7 +16,11 @@ from .._transforms.primal_averaging import WEIGHT, PrimalAveraging
 
 
 class GPAAdamW(AbstractOptimizer):
-    r"""AdamW with generalized primal averaging (GPA): an average of the iterates that training looks ahead from.
+    r"""AdamW with generalized primal averaging (GPA), which averages the iterates at every step.
+
+        optimizer = GPAAdamW(1e-3, weight_decay=0.1)
+        params, state = optimizer.step(grads, state, params)
+        average = optimizer.eval_params(state, params)  # evaluate and save these
 
     $$
     \begin{aligned}

@@ -17,7 +17,9 @@ from .decayed import decayed
 
 
 class GramsAdamW(AbstractOptimizer):
-    r"""AdamW whose steps have the signs of the gradient and the size of those of Adam.
+    r"""AdamW that takes the size of each step from Adam and its sign from the gradient.
+
+        optimizer = GramsAdamW(1e-3, weight_decay=0.1)
 
     $$
     \begin{aligned}

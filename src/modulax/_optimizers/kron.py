@@ -29,7 +29,9 @@ def with_two_axes(params: Params) -> PyTree:
 
 
 class Kron(AbstractOptimizer):
-    r"""PSGD with Kronecker factors: whitens the momentum of each matrix by triangular factors, learned from noise.
+    r"""PSGD with Kronecker factors (PSGD Kron): whitens the momentum of each matrix by two triangular factors.
+
+        optimizer = Kron(3e-4, weight_decay=0.1)
 
     $$
     \begin{aligned}

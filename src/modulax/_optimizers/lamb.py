@@ -19,6 +19,8 @@ from .._transforms.trust_ratio import ScaleByTrustRatio
 class LAMB(AbstractOptimizer):
     r"""AdamW with layer-wise trust ratios, for large-batch training.
 
+        optimizer = LAMB(1e-2, weight_decay=0.01)
+
     $$
     \begin{aligned}
     m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\

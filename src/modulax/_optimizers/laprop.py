@@ -16,7 +16,9 @@ from .._transforms.laprop import ScaleByLaProp
 
 
 class LaProp(AbstractOptimizer):
-    r"""Adam that normalizes gradients before the momentum, so that any two decay rates go together.
+    r"""Adam that normalizes gradients before the momentum, which decouples the two decay rates.
+
+        optimizer = LaProp(4e-4, b1=0.9, b2=0.9)
 
     $$
     \begin{aligned}

@@ -43,6 +43,8 @@ class _Both(AbstractLabels):
 class LARS(AbstractOptimizer):
     r"""SGD with momentum and layer-wise trust ratios, for large-batch training.
 
+        optimizer = LARS(0.1, weight_decay=1e-4, momentum=0.9)
+
     $$
     \begin{aligned}
     \lambda_t &= \eta\, c\, \frac{\|w_t\|}{\|g_t\| + \beta \|w_t\| + \varepsilon} \\

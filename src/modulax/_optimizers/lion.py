@@ -17,6 +17,8 @@ from .decayed import decayed
 class Lion(AbstractOptimizer):
     r"""Sign-based momentum optimizer with half the state of Adam: every coordinate moves by exactly the learning rate.
 
+        optimizer = Lion(1e-4, weight_decay=0.1)
+
     $$
     \begin{aligned}
     c_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\

@@ -9,7 +9,9 @@ from .._transforms.regularization import AddDecayedWeights
 
 
 class MADGRAD(AbstractOptimizer):
-    r"""Momentumized adaptive dual averaging, also for problems on which SGD generalizes better than Adam.
+    r"""Adagrad with dual averaging and momentum, also for problems on which SGD generalizes better than Adam.
+
+        optimizer = MADGRAD(1e-2, momentum=0.9)
 
     $$
     \begin{aligned}

@@ -88,7 +88,10 @@ class AbstractMARS(AbstractOptimizer):
 
 
 class MARS(AbstractMARS):
-    r"""AdamW of gradients whose variance is reduced by the difference to the last gradient.
+    r"""AdamW on variance-reduced gradients: each is corrected by its difference from the previous one.
+
+        optimizer = MARS(3e-3, weight_decay=0.01)
+        params, state = optimizer.step(grads, state, params)
 
     $$
     \begin{aligned}
@@ -161,7 +164,9 @@ class MARS(AbstractMARS):
 
 
 class MARSLion(AbstractMARS):
-    r"""The sign of a momentum of gradients whose variance is reduced: the form of MARS that is like Lion.
+    r"""Form of MARS that is like Lion: steps by the sign of a momentum of variance-reduced gradients.
+
+        optimizer = MARSLion(3e-4, weight_decay=0.1, adam_learning_rate=3e-3)
 
     $$
     \begin{aligned}
@@ -219,7 +224,9 @@ class MARSLion(AbstractMARS):
 
 
 class MARSShampoo(AbstractMARS):
-    r"""The orthogonalized momentum of gradients whose variance is reduced: the form of MARS that is like Shampoo.
+    r"""Form of MARS that is like Shampoo: an orthogonalized momentum of variance-reduced gradients.
+
+        optimizer = MARSShampoo(1e-3, adam_learning_rate=1e-3)
 
     $$
     \begin{aligned}

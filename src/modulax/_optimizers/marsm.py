@@ -22,7 +22,9 @@ from .beside_adamw import beside_adamw, mistakes_beside_adamw
 
 
 class MARSM(AbstractOptimizer):
-    r"""MARS-M: Muon of gradients whose variance is reduced by the difference to the last gradient.
+    r"""MARS-M: Muon on variance-reduced gradients, with updates of the size of Adam's.
+
+        optimizer = MARSM(1e-3, weight_decay=0.1)
 
     $$
     \begin{aligned}

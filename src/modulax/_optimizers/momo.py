@@ -16,6 +16,9 @@ from .._transforms.scaling import Scale
 class MoMo(AbstractOptimizer):
     r"""SGD with momentum and an adaptive learning rate (Polyak-type step size), computed from the loss.
 
+        optimizer = MoMo(1.0)
+        params, state = optimizer.step(grads, state, params, value=loss)
+
     $$
     \begin{aligned}
     \bar f_t &= \beta \bar f_{t-1} + (1 - \beta) f_t, \qquad
@@ -35,7 +38,7 @@ class MoMo(AbstractOptimizer):
     $f^\star \leftarrow h_t / (2 \sigma)$ before the step. After it,
     $f^\star \leftarrow \bar f_t - \gamma_t + \langle m_t, w_t \rangle - \frac12 \tau_t \|m_t\|^2$.
 
-    `update` and `step` need the loss: `optimizer.step(grads, state, params, value=loss)`.
+    `update` and `step` need the loss, as `value`.
 
     Args:
         learning_rate: $\eta$, the largest step size, a number or a schedule; it may be large.
@@ -65,6 +68,9 @@ class MoMo(AbstractOptimizer):
 class MoMoAdam(AbstractOptimizer):
     r"""Adam with an adaptive learning rate (Polyak-type step size), computed from the loss.
 
+        optimizer = MoMoAdam(1e-2)
+        params, state = optimizer.step(grads, state, params, value=loss)
+
     $$
     \begin{aligned}
     \bar f_t &= \beta_1 \bar f_{t-1} + (1 - \beta_1) f_t, \qquad
@@ -85,7 +91,7 @@ class MoMoAdam(AbstractOptimizer):
     $f^\star \leftarrow h_t / (2 \rho \sigma)$ before the step. After it, $f^\star \leftarrow (\bar f_t - \gamma_t +
     \langle m_t, w_t \rangle - \frac12 \tau_t \langle m_t, m_t / D \rangle) / \rho$.
 
-    `update` and `step` need the loss: `optimizer.step(grads, state, params, value=loss)`.
+    `update` and `step` need the loss, as `value`.
 
     Args:
         learning_rate: $\eta$, the largest step size, a number or a schedule; it may be large.

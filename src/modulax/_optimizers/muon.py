@@ -24,6 +24,9 @@ from .beside_adamw import beside_adamw, mistakes_beside_adamw, names_that_deny
 class Muon(AbstractOptimizer):
     r"""Orthogonalized momentum for the weight matrices of hidden layers, with AdamW for all other parameters.
 
+        optimizer = Muon(2e-2, adam_learning_rate=3e-4, weight_decay=0.01)
+        params, state = optimizer.step(grads, state, params)
+
     $$
     \begin{aligned}
     m_t &= \beta m_{t-1} + (1 - \beta) g_t \\

@@ -14,6 +14,8 @@ from .._transforms.scaling import ScaleByLearningRate
 class NoisySGD(AbstractOptimizer):
     r"""SGD with decreasing Gaussian noise added to the gradient, for very deep networks that are hard to train.
 
+        optimizer = NoisySGD(0.1, eta=0.3)
+
     $$
     \begin{aligned}
     \sigma_t^2 &= \eta / (1 + t)^\gamma, \qquad z_t \sim \mathcal{N}(0, 1) \\

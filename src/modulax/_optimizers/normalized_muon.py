@@ -22,7 +22,9 @@ from .beside_adamw import beside_adamw, mistakes_beside_adamw
 
 
 class NorMuon(AbstractOptimizer):
-    r"""Muon that gives all outputs of a matrix steps of a similar size, by a second moment for each output.
+    r"""Muon with a second moment for each output, so that all outputs of a matrix take steps of similar size.
+
+        optimizer = NorMuon(2e-2, adam_learning_rate=3e-4, weight_decay=0.01)
 
     $$
     \begin{aligned}
@@ -120,7 +122,9 @@ class NorMuon(AbstractOptimizer):
 
 
 class AdaMuon(AbstractOptimizer):
-    r"""Muon of the signs of the momentum, divided by a second moment as in Adam.
+    r"""Muon on the signs of the momentum, with each update divided by its second moment, as in Adam.
+
+        optimizer = AdaMuon(2e-3, weight_decay=0.1)
 
     $$
     \begin{aligned}

@@ -11,7 +11,9 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class NovoGrad(AbstractOptimizer):
-    r"""Momentum of layer-wise normalized gradients: Adam with one second moment per array, and half the memory.
+    r"""Adam with one second moment per array and half the memory: a momentum of layer-wise normalized gradients.
+
+        optimizer = NovoGrad(0.01, b1=0.95, b2=0.98, weight_decay=1e-3)
 
     $$
     \begin{aligned}

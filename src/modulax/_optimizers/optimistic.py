@@ -18,6 +18,8 @@ from .._transforms.scaling import ScaleByLearningRate
 class OptimisticGradientDescent(AbstractOptimizer):
     r"""Gradient descent with extrapolated gradients, for games and other min-max problems.
 
+        optimizer = OptimisticGradientDescent(0.1)
+
     $$
     w_{t+1} = w_t - \eta \big( \alpha g_t + \beta (g_t - g_{t-1}) \big), \qquad g_0 = g_1
     $$
@@ -44,6 +46,8 @@ class OptimisticGradientDescent(AbstractOptimizer):
 
 class OptimisticAdam(AbstractOptimizer):
     r"""Adam with extrapolated steps, for min-max problems such as training GANs.
+
+        optimizer = OptimisticAdam(1e-3)
 
     $$
     \begin{aligned}

@@ -15,6 +15,9 @@ from .._transforms.scaling import ScaleByLearningRate
 class PolyakSGD(AbstractOptimizer):
     r"""SGD with the Polyak step size, computed from the loss, for problems whose smallest loss is known.
 
+        optimizer = PolyakSGD(1.0, f_min=0.0)
+        params, state = optimizer.step(grads, state, params, value=loss)
+
     $$
     w_{t+1} = w_t - s \min\left(\frac{f_t - f^\star}{\|g_t\|^2 + \varepsilon},\ \eta_{\max}\right) g_t
     $$
@@ -23,7 +26,7 @@ class PolyakSGD(AbstractOptimizer):
     gradient is multiplied by $s$ before the norm is taken: the step is
     $s \min((f_t - f^\star) / (s^2 \|g_t\|^2 + \varepsilon), \eta_{\max}) g_t$, which gets longer as $s$ gets smaller.
 
-    `update` and `step` need the loss: `optimizer.step(grads, state, params, value=loss)`.
+    `update` and `step` need the loss, as `value`.
 
     Args:
         max_learning_rate: $\eta_{\max}$, the largest step size, a number or a schedule.

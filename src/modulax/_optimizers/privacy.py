@@ -15,6 +15,9 @@ from .sgd import SGD
 class DPSGD(AbstractOptimizer):
     r"""Differentially private SGD (DP-SGD): clips per-example gradients and adds Gaussian noise to their mean.
 
+        optimizer = DPSGD(0.1, l2_norm_clip=1.0, noise_multiplier=1.0, key=jax.random.key(1))
+        params, state = optimizer.step(per_example_grads, state, params)
+
     $$
     \begin{aligned}
     \bar g_t &= \frac 1 n \Bigl( \sum_{i=1}^n g_{t,i} \min(1, C / \|g_{t,i}\|_2) + \mathcal N(0, \sigma^2 C^2 I)

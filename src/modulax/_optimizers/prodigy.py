@@ -15,7 +15,9 @@ from .._transforms.step_with_decay import StepWithDecay
 
 
 class Prodigy(AbstractOptimizer):
-    r"""AdamW with a step size that is estimated while training, so that no learning rate has to be tuned.
+    r"""AdamW that estimates its step size while training, so that there is no learning rate to tune.
+
+        optimizer = Prodigy(schedules.CosineDecay(1.0, 10_000), weight_decay=0.01)
 
     $$
     \begin{aligned}

@@ -18,6 +18,8 @@ from .decayed import decayed
 class QHM(AbstractOptimizer):
     r"""SGD with quasi-hyperbolic momentum: each step is an average of a plain gradient step and a momentum step.
 
+        optimizer = QHM(1.0, momentum=0.999, nu=0.7)
+
     $$
     \begin{aligned}
     m_t &= \beta m_{t-1} + (1 - \beta) g_t \\
@@ -51,7 +53,9 @@ class QHM(AbstractOptimizer):
 
 
 class QHAdam(AbstractOptimizer):
-    r"""Adam with quasi-hyperbolic moments: averages of each moment with the gradient, or its square, of this step.
+    r"""Adam with quasi-hyperbolic moments: averages each moment with the current gradient, or its square.
+
+        optimizer = QHAdam(1e-3, b1=0.995, nu1=0.7)
 
     $$
     \begin{aligned}

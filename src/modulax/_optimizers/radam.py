@@ -13,7 +13,9 @@ from .._transforms.scaling import ScaleByLearningRate
 
 
 class RAdam(AbstractOptimizer):
-    r"""Adam with an automatic learning rate warm-up, from a rectification of the variance of its steps.
+    r"""Adam with an automatic learning rate warm-up: rectifies the variance of its first steps.
+
+        optimizer = RAdam(1e-3)
 
     $$
     \begin{aligned}

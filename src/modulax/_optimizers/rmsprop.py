@@ -14,6 +14,8 @@ from .._transforms.scaling import ScaleByLearningRate
 class RMSProp(AbstractOptimizer):
     r"""Divides each coordinate by the root mean square of its recent gradients; often used for RNNs and RL.
 
+        optimizer = RMSProp(1e-3, decay=0.9, momentum=0.9)
+
     $$
     \begin{aligned}
     v_t &= \beta v_{t-1} + (1 - \beta) |g_t|^2 \\

@@ -11,6 +11,8 @@ from .._transforms.scaling import Scale
 class Rprop(AbstractOptimizer):
     r"""Resilient backpropagation: one step size per coordinate, adapted by the sign of the gradient; for full batches.
 
+        optimizer = Rprop(0.01)
+
     $$
     \begin{aligned}
     \Delta_t &= \begin{cases}

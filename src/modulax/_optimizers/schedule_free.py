@@ -75,6 +75,10 @@ class AbstractScheduleFreeOptimizer(AbstractOptimizer):
 class ScheduleFreeSGD(AbstractScheduleFreeOptimizer):
     r"""SGD without a learning rate schedule: averaging the iterates replaces learning rate decay and momentum.
 
+        optimizer = ScheduleFreeSGD(1.0, warmup_steps=1000)
+        params, state = optimizer.step(grads, state, params)
+        average = optimizer.eval_params(state, params)  # evaluate and save these
+
     $$
     \begin{aligned}
     \gamma_t &= \gamma \min(1, t / T) \\
@@ -127,6 +131,10 @@ class ScheduleFreeSGD(AbstractScheduleFreeOptimizer):
 
 class ScheduleFreeAdamW(AbstractScheduleFreeOptimizer):
     r"""AdamW without a learning rate schedule: averaging the iterates replaces learning rate decay and momentum.
+
+        optimizer = ScheduleFreeAdamW(2.5e-3, warmup_steps=1000, weight_decay=0.01)
+        params, state = optimizer.step(grads, state, params)
+        average = optimizer.eval_params(state, params)  # evaluate and save these
 
     $$
     \begin{aligned}

@@ -22,7 +22,9 @@ from .beside_adamw import names_that_deny
 
 
 class Scion(AbstractOptimizer):
-    r"""Steps of a fixed size in a norm that suits the role of each parameter, with one learning rate for all widths.
+    r"""Steps of a fixed size in a norm chosen by the role of each parameter, with one learning rate for all widths.
+
+        optimizer = Scion(3e-4, scale=50.0, head_scale=3000.0)
 
     $$
     \begin{aligned}

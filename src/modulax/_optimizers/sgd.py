@@ -15,6 +15,9 @@ from .._transforms.scaling import ScaleByLearningRate
 class SGD(AbstractOptimizer):
     r"""Stochastic gradient descent, optionally with momentum or Nesterov momentum.
 
+        optimizer = SGD(0.1, momentum=0.9, nesterov=True)
+        params, state = optimizer.step(grads, state, params)
+
     $$
     \begin{aligned}
     v_t &= \mu v_{t-1} + g_t \\

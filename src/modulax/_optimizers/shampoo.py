@@ -20,7 +20,9 @@ from .._transforms.shampoo import ScaleByShampoo
 
 
 class Shampoo(AbstractOptimizer):
-    r"""Multiplies the gradient of each matrix by inverse fourth roots of the sums of its outer products.
+    r"""Preconditions the gradient of each matrix by inverse fourth roots of the sums of its outer products.
+
+        optimizer = Shampoo(1e-3, b2=0.99, precondition_frequency=10, grafting=ScaleByAdam())
 
     $$
     \begin{aligned}
@@ -81,7 +83,9 @@ class Shampoo(AbstractOptimizer):
 
 
 class KLShampoo(AbstractOptimizer):
-    r"""Shampoo whose outer products are whitened by the factor of the other side.
+    r"""Shampoo whose two factors whiten each other's outer products.
+
+        optimizer = KLShampoo(1e-3, b2=0.99, precondition_frequency=10, grafting=ScaleByAdam())
 
     $$
     \begin{aligned}

@@ -15,6 +15,8 @@ from .._transforms.signsgd import ScaleBySign
 class SignSGD(AbstractOptimizer):
     r"""Gradient descent by the sign of the gradient: every coordinate moves by exactly the learning rate.
 
+        optimizer = SignSGD(1e-3)
+
     $$
     w_{t+1} = w_t - \eta \operatorname{sign}(g_t)
     $$
@@ -36,7 +38,9 @@ class SignSGD(AbstractOptimizer):
 
 
 class Signum(AbstractOptimizer):
-    r"""SignSGD with momentum: every coordinate moves by the learning rate, in the sign of the first moment.
+    r"""SignSGD with momentum: every coordinate moves by exactly the learning rate, by the sign of the momentum.
+
+        optimizer = Signum(1e-3, beta=0.9)
 
     $$
     \begin{aligned}

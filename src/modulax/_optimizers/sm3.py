@@ -11,6 +11,8 @@ from .._transforms.sm3 import ScaleBySM3
 class SM3(AbstractOptimizer):
     r"""Memory-efficient Adagrad: one sum of squared gradients per row and column instead of one per entry.
 
+        optimizer = SM3(0.1)
+
     $$
     \begin{aligned}
     \nu_t(i) &= \min_{a} \mu_{t-1}^a(i_a) + g_t(i)^2, \qquad

@@ -18,7 +18,10 @@ from .._transforms.soap import ScaleBySOAP
 
 
 class SOAP(AbstractOptimizer):
-    r"""Adam in the eigenbasis of Shampoo's preconditioner, which is improved every few steps.
+    r"""Adam run in the eigenbasis of Shampoo's preconditioner, which is refreshed every few steps.
+
+        optimizer = SOAP(3e-3, weight_decay=0.01, precondition_frequency=10)
+        params, state = optimizer.step(grads, state, params)
 
     $$
     \begin{aligned}

@@ -76,7 +76,7 @@ class Sophia(AbstractOptimizer):
 
 
 class SophiaG(AbstractOptimizer):
-    r"""Second-order optimizer for language models, with squares of sampled gradients as curvature: clipped steps.
+    r"""Sophia with the Gauss-Newton-Bartlett estimate of the curvature, from squared gradients of sampled labels.
 
     $$
     \begin{aligned}

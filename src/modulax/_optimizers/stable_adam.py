@@ -16,7 +16,9 @@ from .._transforms.stable_adam import ScaleByStableAdam
 
 
 class StableAdamW(AbstractOptimizer):
-    r"""AdamW with the update clipping of Adafactor, which prevents loss spikes: no gradient clipping is needed.
+    r"""AdamW with the update clipping of Adafactor, which prevents loss spikes without gradient clipping.
+
+        optimizer = StableAdamW(1e-3, weight_decay=0.1)
 
     $$
     \begin{aligned}

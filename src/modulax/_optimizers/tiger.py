@@ -14,7 +14,9 @@ from .._transforms.tiger import ScaleByTiger, TigerLabels
 
 
 class Tiger(AbstractOptimizer):
-    r"""Sign-based momentum with steps relative to the size of the parameters, and gradient accumulation for free.
+    r"""Sign-based momentum with steps relative to the parameters, which accumulates gradients without a buffer.
+
+        optimizer = Tiger(1e-3, every_k=4)
 
     $$
     \begin{aligned}

@@ -10,7 +10,9 @@ from .._transforms.yogi import ScaleByYogi
 
 
 class Yogi(AbstractOptimizer):
-    r"""Adam with additive changes of the second moment, so that the effective learning rate doesn't increase suddenly.
+    r"""Adam with additive changes of the second moment, so that the effective learning rate can't increase suddenly.
+
+        optimizer = Yogi(1e-2)
 
     $$
     \begin{aligned}
