@@ -1,4 +1,4 @@
-"""`check`: what an optimizer would do to a model that was hardly meant."""
+"""`check`: what an optimizer would do to a model that was probably not meant."""
 
 import contextlib
 import dataclasses

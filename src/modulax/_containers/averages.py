@@ -175,7 +175,7 @@ class ParamAverageState(AbstractState):
 
 
 class ParamAverage(AbstractContainer):
-    r"""Uniform average of the parameters, for evaluation: stochastic weight averaging (SWA), or the latest ones (LAWA).
+    r"""Uniform average of the parameters, for evaluation: of all (SWA) or of the latest (LAWA).
 
     $$
     m_n = \frac{1}{n} \sum_{i=1}^n \theta_i \qquad\text{or, with a window,}\qquad

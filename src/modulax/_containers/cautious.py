@@ -238,7 +238,7 @@ class AbstractSignGuided(AbstractContainer):
 
 
 class Cautious(AbstractSignGuided):
-    r"""Masks the entries of a direction whose sign differs from that of the gradient.
+    r"""Skips the entries of a step whose sign differs from the gradient's (cautious optimizers).
 
     $$
     \begin{aligned}
@@ -296,7 +296,7 @@ class Cautious(AbstractSignGuided):
 
 
 class Grams(AbstractSignGuided):
-    r"""Takes the magnitude of a direction and the sign of the gradient.
+    r"""Takes the size of a step from an optimizer and its sign from the gradient (Grams).
 
     $$
     \tilde u_t = |u_t| \operatorname{sign}(g_t)

@@ -61,7 +61,7 @@ def is_chain_state(x: object) -> bool:
 
 
 class Chain(AbstractContainer):
-    """Composes transforms: applies them one after the other, each to the updates that the previous one returned.
+    """Composes transforms: applies each one to the updates that the previous one returned.
 
     Each part has a name, given or derived from its class (`scale_by_adam`, for a second one `scale_by_adam_2`). States
     are stored under these names, so that inserting a part does not rename the others:

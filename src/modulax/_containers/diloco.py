@@ -39,7 +39,7 @@ class DiLoCoState(AbstractState):
 
 
 class DiLoCo(AbstractSteering):
-    r"""Distributed low-communication training: workers take many steps apart, and an outer optimizer joins them.
+    r"""Distributed low-communication training (DiLoCo): workers train apart, and an outer optimizer merges them.
 
     $$
     \begin{aligned}

@@ -19,7 +19,7 @@ from .._support.types import ARRAY_TYPES
 
 
 class FromFactory(AbstractOptimizer):
-    """An optimizer made by a function, which is called at every step with the current values of its arguments.
+    """An optimizer made by a function, called at every step with the current values of its arguments.
 
         def scaled(learning_rate, decay):
             return Chain(ScaleByAdam(), AddDecayedWeights(decay * learning_rate), Scale(-learning_rate))

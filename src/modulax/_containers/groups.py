@@ -20,7 +20,7 @@ _REST = "default"
 
 @explained
 def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]]) -> Partition:
-    """Make parameter groups: one optimizer, with other hyperparameters for some parameters, by pattern or by role.
+    """Make parameter groups: one optimizer with different hyperparameters for some parameters, by pattern or by role.
 
         optimizer = groups(
             AdamW(1e-3),

@@ -30,7 +30,7 @@ class LossScalingState(AbstractState):
 
 
 class LossScaling(AbstractContainer):
-    r"""Dynamic loss scaling for float16: what `GradScaler` is in PyTorch and `DynamicScale` in Flax.
+    r"""Dynamic loss scaling for float16, like PyTorch's `GradScaler` and Flax's `DynamicScale`.
 
     Gradients below $6 \cdot 10^{-8}$ are zero in float16. Multiply the loss by the scale, so that the gradients
     survive; the container divides them by it, in float32. If a gradient is infinite or NaN, the step is skipped: the

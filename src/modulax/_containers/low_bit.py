@@ -38,7 +38,7 @@ class LowBitState(AbstractState):
 
 
 class LowBit(AbstractContainer):
-    r"""Stores the moments of an optimizer in 8 or 4 bits an entry, as 8-bit Adam does: a quarter of their memory.
+    r"""Stores the moments of an optimizer in 8 or 4 bits per entry, as 8-bit Adam does, in a quarter of their memory.
 
         optimizer = LowBit(AdamW(1e-3))
 

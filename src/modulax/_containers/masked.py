@@ -25,7 +25,7 @@ class MaskedState(AbstractState):
 
 
 class Masked(AbstractContainer):
-    """Applies a transform to the parameters selected by a mask; all other updates pass through, or become zero.
+    """Applies a transform to the parameters that a mask selects; other updates pass through, or become zero.
 
     Updates that pass through still change their parameters. To freeze these, use `otherwise="zero"`,
     `selective_transform` or `Freeze`.

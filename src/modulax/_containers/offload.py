@@ -22,7 +22,7 @@ class OffloadState(AbstractState):
 
 
 class Offload(AbstractContainer):
-    """Keeps the state of a transform in the memory of the host, for models whose state does not fit on the device.
+    """Keeps the state of a transform in host memory, for models whose state does not fit on the device.
 
         optimizer = Offload(AdamW(1e-3))
 

@@ -28,7 +28,7 @@ class PartitionState(AbstractState):
 
 
 class Partition(AbstractContainer):
-    """Applies a different transform to each group of parameters (parameter groups), chosen by labels.
+    """Applies a different transform to each group of parameters (parameter groups), given by labels.
 
         Partition(
             {"decay": AdamW(1e-3), "no_decay": Adam(1e-3)},

@@ -171,7 +171,7 @@ class FlattenState(AbstractState):
 
 
 class Flatten(AbstractReshaping):
-    """Runs a transform on the flattened parameters: vectors that are the concatenation of all arrays of one dtype.
+    """Runs a transform on the flattened parameters: one vector for all arrays of a dtype.
 
         Flatten(AdamW(1e-3))  # one vector
         Flatten(AdamW(1e-3), chunk=16)  # vectors of 16 arrays

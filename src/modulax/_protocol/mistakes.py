@@ -157,4 +157,4 @@ _SILENCE = '`warnings.simplefilter("ignore", modulax.LikelyMistake)`'
 
 
 class LikelyMistake(UserWarning):
-    """What `init` warns of: with these parameters, the optimizer would do something that was hardly meant."""
+    """Warning of `init`: with these parameters, the optimizer would probably do something that you did not mean."""

@@ -134,7 +134,7 @@ class Matrix(AbstractRole):
 
 
 class Hidden(Matrix):
-    """The weight matrix of a linear layer inside the model, but those of attention, which are `Attention`."""
+    """The weight matrix of a linear layer inside the model. Matrices of attention are `Attention` instead."""
 
     is_linear: ClassVar[bool] = True
 
@@ -263,7 +263,7 @@ class LoRA(Matrix):
 
 
 class Other(AbstractRole):
-    """An array of which nothing is known. With several axes it may be a kernel, and decays."""
+    """An array that could not be classified. With several axes it may be a kernel, and decays."""
 
     @property
     def is_vector(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
