@@ -7,6 +7,7 @@ They are made by `optimizer_page.md.jinja` of the docstrings, the cards of the o
 import dataclasses
 import inspect
 import json
+import operator
 import re
 import shutil
 import sys
@@ -141,7 +142,7 @@ def companions(cls: type) -> list[str]:
     optimizers = [x for x in classes if issubclass(x, mx.AbstractOptimizer)]
     if cls is not optimizers[0]:
         return []  # on the page of the first one
-    public = {*dir(mx), *dir(mx.states)}
+    public = {*operator.attrgetter("__all__")(mx), *dir(mx.states)}
     others = [x for x in classes if x not in optimizers and x.__name__ in public]
     names = [f"states.{x.__name__}" if issubclass(x, mx.AbstractState) else x.__name__ for x in others]
     return sorted(names, key=lambda name: name.startswith("states."))

@@ -28,7 +28,8 @@ def below(base: str, *modules: str) -> Iterator[tuple[str, str]]:
 def exports() -> str:
     """The stub with the public names of `modulax`: what it exports, and every transform."""
     text = EXPORTS.read_text(encoding="utf-8")
-    imports = {x.module or "": x for x in ast.parse(text).body if isinstance(x, ast.ImportFrom)}
+    start, end = text.index("from . import"), text.index("\n__version__")
+    imports = {x.module or "": x for x in ast.parse(text[:end]).body if isinstance(x, ast.ImportFrom)}
     names = {module: [alias.name for alias in x.names] for module, x in imports.items()}
     lines = {module: f"{ast.get_source_segment(text, x)}\n" for module, x in imports.items()}
     packages = ("modulax._containers.", "modulax._optimizers.", "modulax._transforms.")
@@ -39,7 +40,6 @@ def exports() -> str:
             names[module].append(name)
             names[module].sort(key=lambda name: (not name.isupper(), not name[0].isupper(), name))
             lines[module] = import_of(f".{module}", names[module])
-    start, end = text.index("from . import"), text.index("\n__version__")
     return f"{text[:start]}{''.join(lines[module] for module in sorted(lines))}{text[end:]}"
 
 

@@ -232,7 +232,7 @@ def public_names(module: types.ModuleType) -> set[str]:
     """The public names of a module: those without an underscore; of the modules it holds, only modulax's own."""
     return {
         name
-        for name, x in ((name, getattr(module, name)) for name in dir(module))
+        for name, x in ((n, getattr(module, n)) for n in {*dir(module), *getattr(module, "__all__", ())})
         if not name.startswith("_") and (not inspect.ismodule(x) or (module is modulax and x in PLACES))
     }
 

@@ -4,12 +4,15 @@ import importlib.metadata
 import inspect
 import operator
 import platform
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
 import pytest
 
 import modulax
+from modulax._catalog.optax_names import no_such_name
 
 from . import generated
 from .generated import MODULES, public_names
@@ -38,12 +41,43 @@ def test_every_public_object_has_a_docstring_of_its_own(module):
 
 def test_dir_and_version():
     assert modulax.__version__ == importlib.metadata.version("modulax")
-    assert {"AdamW", "states", "__version__"} <= set(dir(modulax))
-    exported = {*operator.attrgetter("__all__")(modulax)}
-    edges = {*dir(modulax)} - exported  # those that some test has imported
-    assert exported <= {*dir(modulax)}
+    exported, listed = {*operator.attrgetter("__all__")(modulax)}, {*dir(modulax)}
+    edges = listed - exported - {"jaxtyping"}  # which the checks of annotations in the tests import there
+    assert edges == {"checkpoint", "compat", "linen", "nnx", "planning", "sweeps", "testing"}
     assert all(inspect.ismodule(getattr(modulax, name)) for name in edges)
-    assert not [name for name in dir(modulax) if name.startswith("_") and name != "__version__"]
+    assert {"AdamW", "Chain", "Freeze", "describe", "groups", "states", "__version__"} <= listed
+    assert not [name for name in listed if name.startswith("_") and name != "__version__"]
+
+
+def test_completion_leaves_out_what_programs_rarely_name():
+    """Also once it has been used: roles, base classes, types of results, declarations of fields."""
+    rare = {"AbstractTransform", "Attention", "Card", "EmptyState", "Findings", "LeafDescription", "number", "nested"}
+    assert all(getattr(modulax, name) for name in rare)
+    listed = {*dir(modulax)}
+    assert not rare & listed
+    assert rare <= {*operator.attrgetter("__all__")(modulax)}
+    assert not [name for name in listed if name.startswith("Abstract")]
+    assert "`modulax.AbstractTransform`" in no_such_name("abstract_transform")  # suggestions have them
+
+
+def test_without_flax_the_message_names_the_extra():
+    """And `import *`, `hasattr` and `help` work."""
+    program = """
+import inspect, sys
+sys.modules["flax"] = None
+import modulax as mx
+from modulax import *
+print(len(inspect.getmembers(mx)) > 250, hasattr(mx, "nnx"), mx.sweeps.grid.__name__, mx.checkpoint.save.__name__)
+try:
+    mx.linen
+except AttributeError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert run.stdout.splitlines() == [
+        "True False grid save",
+        "`modulax.linen` needs flax: `pip install modulax[nnx]`.",
+    ]
 
 
 def test_show_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -10,22 +10,33 @@ import pkgutil as _pkgutil
 import sys as _sys
 import types as _types
 
+# Modules that `from modulax import *` leaves out: some need an extra.
+_EDGES = ("checkpoint", "compat", "linen", "nnx", "planning", "sweeps", "testing")
+
 
 @_functools.cache
-def _places() -> dict[str, str]:
-    """The module of every public name below `modulax`, from the imports in `__init__.pyi`."""
-    stub = _ast.parse(_pkgutil.get_data(__name__, "__init__.pyi") or b"")
-    imports = [x for x in stub.body if isinstance(x, _ast.ImportFrom)]
-    return {alias.name: x.module or alias.name for x in imports for alias in x.names}
+def _places() -> tuple[dict[str, str], dict[str, str]]:
+    """The module of every public name below `modulax`, from the imports in `__init__.pyi`; those to complete first."""
+    body = _ast.parse(_pkgutil.get_data(__name__, "__init__.pyi") or b"").body
+    middle = [type(x) for x in body].index(_ast.AnnAssign)  # `__version__`
+    imports = ([x for x in part if isinstance(x, _ast.ImportFrom)] for part in (body[:middle], body[middle:]))
+    first, others = ({alias.name: x.module or alias.name for x in part for alias in x.names} for part in imports)
+    return first, others
 
 
 def __getattr__(name: str) -> object:
     if name == "__all__":
-        value = [*_places(), "__version__"]
+        value = [x for names in _places() for x in names if x not in _EDGES] + ["__version__"]
     elif name == "__version__":
         value = _importlib.import_module("importlib.metadata").version("modulax")
-    elif place := _places().get(name):
-        module = _importlib.import_module(f"modulax.{place}")
+    elif place := {**_places()[0], **_places()[1]}.get(name):
+        try:
+            module = _importlib.import_module(f"modulax.{place}")
+        except ImportError as error:
+            if error.name != "flax":
+                raise
+            # An AttributeError, because `help(modulax)` skips a name with one.
+            raise AttributeError(f"`modulax.{name}` needs flax: `pip install modulax[nnx]`.") from error
         value = module if place == name else getattr(module, name)
     else:
         return _refuse("", name)
@@ -52,4 +63,5 @@ _sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:
-    return sorted({*_places(), "__version__", *(name for name in globals() if not name.startswith("_"))})
+    first, others = _places()
+    return sorted({*first, "__version__", *(x for x in globals() if not x.startswith("_") and x not in others)})

@@ -3,22 +3,29 @@
 from . import (
     aggregate as aggregate,
     assignment as assignment,
+    checkpoint as checkpoint,
+    compat as compat,
     estimators as estimators,
     linalg as linalg,
+    linen as linen,
     losses as losses,
     microbatching as microbatching,
+    nnx as nnx,
     numerics as numerics,
     perturbations as perturbations,
+    planning as planning,
     projections as projections,
     schedules as schedules,
     second_order as second_order,
     states as states,
+    sweeps as sweeps,
+    testing as testing,
     tree as tree,
 )
-from ._catalog.check import Findings as Findings, check as check
+from ._catalog.check import check as check
 from ._catalog.config import from_config as from_config, to_config as to_config
-from ._catalog.describe import Description as Description, LeafDescription as LeafDescription, describe as describe
-from ._catalog.registry import Card as Card, available as available, card as card, citation as citation, get as get
+from ._catalog.describe import describe as describe
+from ._catalog.registry import available as available, card as card, citation as citation, get as get
 from ._catalog.sharding import state_sharding as state_sharding
 from ._catalog.versions import show_versions as show_versions
 from ._containers.averages import ParamAverage as ParamAverage, ParamEMA as ParamEMA
@@ -143,56 +150,10 @@ from ._optimizers.stable_adam import StableAdamW as StableAdamW
 from ._optimizers.tiger import Tiger as Tiger
 from ._optimizers.yogi import Yogi as Yogi
 from ._protocol.apply_updates import apply_updates as apply_updates
-from ._protocol.container import (
-    AbstractContainer as AbstractContainer,
-    part as part,
-    required_part as required_part,
-)
-from ._protocol.fields import (
-    Hyperparameter as Hyperparameter,
-    Number as Number,
-    ScalarOrSchedule as ScalarOrSchedule,
-    number as number,
-    required_number as required_number,
-)
 from ._protocol.frozen import freeze_hyperparameters as freeze_hyperparameters
-from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
-from ._protocol.mistakes import LikelyMistake as LikelyMistake
-from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
 from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
-from ._protocol.schedule import (
-    AbstractSchedule as AbstractSchedule,
-    AbstractStatefulSchedule as AbstractStatefulSchedule,
-)
-from ._protocol.transform import (
-    AbstractStatelessTransform as AbstractStatelessTransform,
-    AbstractTransform as AbstractTransform,
-    EmptyState as EmptyState,
-    Part as Part,
-)
-from ._roles.find import Roles as Roles, roles as roles
+from ._roles.find import roles as roles
 from ._roles.labels import by_role as by_role, decays as decays
-from ._roles.role import (
-    AbstractRole as AbstractRole,
-    Attention as Attention,
-    Bias as Bias,
-    Convolution as Convolution,
-    Embedding as Embedding,
-    Gain as Gain,
-    Head as Head,
-    Hidden as Hidden,
-    LoRA as LoRA,
-    Matrix as Matrix,
-    Other as Other,
-    Position as Position,
-)
-from ._support.module import (
-    AbstractState as AbstractState,
-    counter as counter,
-    like_params as like_params,
-    nested as nested,
-    shared as shared,
-)
 from ._transforms.acprop import ScaleByACProp as ScaleByACProp
 from ._transforms.adabelief import ScaleByBelief as ScaleByBelief
 from ._transforms.adadelta import ScaleByAdadelta as ScaleByAdadelta
@@ -224,8 +185,6 @@ from ._transforms.clipping import (
     Clip as Clip,
     ClipByBlockRMS as ClipByBlockRMS,
     ClipByGlobalNorm as ClipByGlobalNorm,
-    unitwise_clip as unitwise_clip,
-    unitwise_norm as unitwise_norm,
 )
 from ._transforms.cocob import ScaleByCOCOB as ScaleByCOCOB
 from ._transforms.constraints import (
@@ -245,10 +204,7 @@ from ._transforms.dog import (
 from ._transforms.eshampoo import ScaleByEShampoo as ScaleByEShampoo
 from ._transforms.focus import ScaleByFOCUS as ScaleByFOCUS
 from ._transforms.ftrl import ScaleByFTRL as ScaleByFTRL
-from ._transforms.galore import (
-    GaLoreDimensionNumbers as GaLoreDimensionNumbers,
-    ScaleByGaLore as ScaleByGaLore,
-)
+from ._transforms.galore import ScaleByGaLore as ScaleByGaLore
 from ._transforms.grokfast import GrokFast as GrokFast, GrokFastMA as GrokFastMA
 from ._transforms.hessian_diagonal import (
     GaussNewtonBartlett as GaussNewtonBartlett,
@@ -269,17 +225,12 @@ from ._transforms.momo import (
     ScaleByMoMoAdam as ScaleByMoMoAdam,
 )
 from ._transforms.monitoring import (
-    AbstractMeasure as AbstractMeasure,
     FirstNotFinite as FirstNotFinite,
     MeasureWithEma as MeasureWithEma,
     Monitor as Monitor,
     Snapshot as Snapshot,
 )
-from ._transforms.muon import (
-    MuonDimensionNumbers as MuonDimensionNumbers,
-    ScaleByMuon as ScaleByMuon,
-    ScaleByShape as ScaleByShape,
-)
+from ._transforms.muon import ScaleByMuon as ScaleByMuon, ScaleByShape as ScaleByShape
 from ._transforms.noise import AddNoise as AddNoise
 from ._transforms.normalization import (
     Centralize as Centralize,
@@ -301,11 +252,7 @@ from ._transforms.param_block import (
 from ._transforms.plateau import ReduceOnPlateau as ReduceOnPlateau
 from ._transforms.polyak import ScaleByPolyak as ScaleByPolyak
 from ._transforms.primal_averaging import PrimalAveraging as PrimalAveraging
-from ._transforms.privacy import (
-    DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate,
-    per_example_global_norm_clip as per_example_global_norm_clip,
-    per_example_layer_norm_clip as per_example_layer_norm_clip,
-)
+from ._transforms.privacy import DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate
 from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
 from ._transforms.quasi_hyperbolic import ScaleByQHAdam as ScaleByQHAdam, ScaleByQHM as ScaleByQHM
 from ._transforms.query_key import clip_query_key as clip_query_key
@@ -342,12 +289,67 @@ from ._transforms.yogi import ScaleByYogi as ScaleByYogi
 from ._transforms.zoom import (
     ScaleByZoomLinesearch as ScaleByZoomLinesearch,
 )
-from .linalg import (
-    matrix_inverse_pth_root as matrix_inverse_pth_root,
-    nnls as nnls,
-    power_iteration as power_iteration,
-)
 from .microbatching import microbatch as microbatch
+from .tree._moments import incremental_update as incremental_update, periodic_update as periodic_update
+
+__version__: str
+
+# What programs rarely name. `dir(modulax)` and completion leave it out.
+from ._catalog.check import Findings as Findings
+from ._catalog.describe import Description as Description, LeafDescription as LeafDescription
+from ._catalog.registry import Card as Card
+from ._protocol.container import AbstractContainer as AbstractContainer, part as part, required_part as required_part
+from ._protocol.fields import (
+    Hyperparameter as Hyperparameter,
+    Number as Number,
+    ScalarOrSchedule as ScalarOrSchedule,
+    number as number,
+    required_number as required_number,
+)
+from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
+from ._protocol.mistakes import LikelyMistake as LikelyMistake
+from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
+from ._protocol.schedule import (
+    AbstractSchedule as AbstractSchedule,
+    AbstractStatefulSchedule as AbstractStatefulSchedule,
+)
+from ._protocol.transform import (
+    AbstractStatelessTransform as AbstractStatelessTransform,
+    AbstractTransform as AbstractTransform,
+    EmptyState as EmptyState,
+    Part as Part,
+)
+from ._roles.find import Roles as Roles
+from ._roles.role import (
+    AbstractRole as AbstractRole,
+    Attention as Attention,
+    Bias as Bias,
+    Convolution as Convolution,
+    Embedding as Embedding,
+    Gain as Gain,
+    Head as Head,
+    Hidden as Hidden,
+    LoRA as LoRA,
+    Matrix as Matrix,
+    Other as Other,
+    Position as Position,
+)
+from ._support.module import (
+    AbstractState as AbstractState,
+    counter as counter,
+    like_params as like_params,
+    nested as nested,
+    shared as shared,
+)
+from ._transforms.clipping import unitwise_clip as unitwise_clip, unitwise_norm as unitwise_norm
+from ._transforms.galore import GaLoreDimensionNumbers as GaLoreDimensionNumbers
+from ._transforms.monitoring import AbstractMeasure as AbstractMeasure
+from ._transforms.muon import MuonDimensionNumbers as MuonDimensionNumbers
+from ._transforms.privacy import (
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
+)
+from .linalg import matrix_inverse_pth_root as matrix_inverse_pth_root, nnls as nnls, power_iteration as power_iteration
 from .numerics import (
     safe_increment as safe_increment,
     safe_norm as safe_norm,
@@ -360,6 +362,3 @@ from .tree import (
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
-from .tree._moments import incremental_update as incremental_update, periodic_update as periodic_update
-
-__version__: str

@@ -4,7 +4,6 @@ The lower layers load it only to write an error message.
 """
 
 import importlib
-import importlib.util
 
 from .._support.checks import suggestion
 from .._support.wrong_calls import foreign_attribute
@@ -84,8 +83,6 @@ def no_such_name(name: str, place: str = "") -> str:
     message = f"module '{module}' has no attribute '{name}'."
     if name.startswith("_"):
         return message
-    if not place and importlib.util.find_spec(f"modulax.{name}"):
-        return f"{message} `import modulax.{name}` first: `import modulax` does not load this module."
     if plain(name) == "ema":
         return f"{message} {known_elsewhere('emamodel')} Did you mean `modulax.Ema`?"
     if name in ("contrib", "transforms", "optim", "optimizers"):
@@ -117,7 +114,8 @@ def known_elsewhere(name: str) -> str | None:
 
 def names_in(place: str) -> list[str]:
     """The names in a module of the library, without importing what they stand for."""
-    return dir(importlib.import_module(f"modulax.{place}".rstrip(".")))
+    module = importlib.import_module(f"modulax.{place}".rstrip("."))
+    return sorted({*getattr(module, "__all__", ()), *dir(module)})
 
 
 def plain(name: str) -> str:

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 import modulax as mx
-import modulax.nnx
 
 
 class Net(nnx.Module):
@@ -18,7 +17,7 @@ class Net(nnx.Module):
 
 
 net = Net(nnx.Rngs(0))
-optimizer = modulax.nnx.Optimizer(net, mx.AdamW(1e-2), wrt=nnx.Param)
+optimizer = mx.nnx.Optimizer(net, mx.AdamW(1e-2), wrt=nnx.Param)
 
 
 @nnx.jit

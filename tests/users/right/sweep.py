@@ -24,3 +24,6 @@ print(optimizers.learning_rate.shape, eqx.filter_vmap(loss_after)(optimizers))
 print(jax.grad(loss_after)(mx.AdamW(1e-3)))
 grid = eqx.filter_vmap(make)(rates, 10 * rates)
 print(jax.tree.map(lambda x: x[1], grid))
+
+sweep = mx.sweeps.grid(mx.AdamW(1e-3), learning_rate=[1e-3, 1e-2])
+batch: mx.AdamW = sweep.batched()
