@@ -22,8 +22,9 @@ ROOT = Path(__file__).parents[1]
 # Pages whose blocks `nox -s libraries` runs: the first imports what only that session installs, and the others take
 # half of the time of all pages. `nox -s docs` runs those too.
 _LONG = (
-    *("assignment", "estimators", "line_searches", "lora", "losses", "low_bit", "many_devices", "mixed_precision"),
-    *("monitoring", "muon", "parameter_groups", "perturbations", "recipes", "sweeps", "weight_averaging"),
+    *("assignment", "early_stopping", "estimators", "learned_optimizers", "line_searches", "lora", "losses", "low_bit"),
+    *("many_devices", "mixed_precision", "monitoring", "muon", "parameter_groups", "perturbations", "recipes"),
+    *("sweeps", "weight_averaging"),
 )
 PAGES_OF_LIBRARIES = [ROOT / "docs" / f"{name}.md" for name in ("libraries", *_LONG)]
 FENCED = re.compile(r"^( *)(`{3,}|~{3,}) *([^`\n]*)\n(.*?)^\1\2[`~]* *$", re.MULTILINE | re.DOTALL)
