@@ -52,8 +52,8 @@ def check(optimizer: AbstractTransform, model: Any) -> Findings:
     It finds: updates in the direction of the gradient, or of parameters that no optimizer is applied to; two optimizers
     in one chain; an average of parameters, such as that of `ScheduleFreeAdamW`, or master weights before a clip or a
     multiplier; a clip after an optimizer; a `Freeze` before weight decay, or of nothing; a weight decay of no leaf, of
-    gains and no matrix, or of all biases and gains, one that is negative, or takes a hundredth of the weights in each
-    step, or is given in the place of `b1`; a `b1` above `b2`; nothing to train; what Muon takes for a matrix, a model
+    gains but no matrix, or of all biases and gains, one that is negative, removes a hundredth of the weights in each
+    step, or was passed as `b1`; a `b1` above `b2`; nothing to train; arrays that Muon mistakes for matrices, a model
     without a head, and AdamW's learning rate beside Muon's; learning rates above 1, below 0 or NaN, also of schedules;
     steps that a low precision rounds away; and an optimizer in the model, which would be trained. `init` warns of some
     of them.

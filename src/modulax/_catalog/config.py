@@ -55,8 +55,8 @@ def to_config(optimizer: AbstractTransform) -> dict[str, Any]:
         optimizer: any transform; its numbers must be known, and not traced.
 
     Raises:
-        ValueError: if a field holds what has no such form, such as a function, a batch of numbers or an optimizer of
-            optax; the message names the field.
+        ValueError: if a field has no such form, such as a function, a batch of numbers or an optax optimizer; the
+            message names the field.
     """
     check_part("`to_config`: the argument", optimizer)
     return {"version": VERSION, **_encoded(optimizer, ())}
@@ -68,9 +68,9 @@ def from_config(config: Mapping[str, Any], classes: Iterable[type] = ()) -> Any:
         from_config({"name": "adamw", "learning_rate": 1e-3})
         from_config({"name": "Chain", "parts": [{"name": "Clip", "max_delta": 1}, {"name": "sgd", ...}]})
 
-    Fields that are left out have their defaults, and a class may have any name that `get` knows. A number may be a
-    string, because YAML reads `1e-3` as one. A mapping from patterns in the place of a mask or of labels is read as
-    `by_path`, and the key `_target_` of Hydra, `{"_target_": "modulax.AdamW", ...}`, as `name`.
+    Omitted fields have their defaults, and a class may have any name that `get` knows. A number may be a string,
+    because YAML reads `1e-3` as one. A mapping from patterns in place of a mask or labels is read as `by_path`, and the
+    key `_target_` of Hydra, `{"_target_": "modulax.AdamW", ...}`, as `name`.
 
     Args:
         config: the configuration.

@@ -51,7 +51,7 @@ class LeafDescription:
     Args:
         path: dotted path of the parameter.
         shape: its dtype and shape, such as `float32[3,4]`.
-        role: what it is, as in `roles`; empty if the optimizer doesn't ask, or if nothing is known.
+        role: its role, as in `roles`; empty if the optimizer doesn't ask, or if it could not be classified.
         group: its label in a `Partition`, or `frozen`.
         learning_rate: learning rate, times the factors that follow in a chain, such as `Scale`; of a schedule the
             values where it begins, turns and ends, `0 → 0.001 → 0`, or its name; empty if there is none.

@@ -25,7 +25,7 @@ SAMPLE = (1024, 1024)
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """Properties of an optimizer that help to choose one: memory, requirements, references.
+    """Properties of an optimizer, to help choose one: memory, requirements, references.
 
     Args:
         name: name of the optimizer for `get`.

@@ -35,21 +35,22 @@ def state_sharding(
     replicated. Square factors, such as those of Shampoo and SOAP, are sharded by their rows over all axes over which
     the parameter is. An array of any other shape is replicated.
 
-    An eager `optimizer.init(params)` follows the shardings of the parameters by itself. Inside a `jax.jit` of your own,
-    XLA puts zeros on one device, unless it is given shardings. With them, each device creates its own shards, and no
-    device ever holds a whole copy:
+    An eager `optimizer.init(params)` follows the shardings of the parameters by itself. Inside your own `jax.jit`, XLA
+    puts zeros on one device, unless you pass shardings. With them, each device creates its own shards, and no device
+    ever holds a whole copy:
 
         shardings = state_sharding(optimizer, params, zero="data")
         state = jax.jit(optimizer.init, out_shardings=shardings)(params)
 
     `step`, `update` and `apply_updates` keep parameters and state where they are.
 
-    With `zero`, the state is divided over an axis over which the parameters are replicated, such as that of the batch.
-    This is ZeRO-1: each device stores and updates its part of the state, and the new parameters are gathered. Of each
-    array, also of those of another shape than their parameter, the longest dimension that the axis divides is sharded;
-    the last one only if multiples of 128 entries, the tiles of TPUs, stay multiples, or if no other is divided. An
-    array without such a dimension stays as it is. An array that is already sharded over the axis, like its parameter in
-    FSDP, stays as it is too. On explicit axes of a mesh, arrays of another shape than their parameter stay as well.
+    With `zero`, the state is divided over an axis over which the parameters are replicated, such as the batch axis.
+    This is ZeRO-1: each device stores and updates its part of the state, and the new parameters are gathered. In each
+    array, including those whose shape differs from their parameter, the longest dimension that the axis divides is
+    sharded; the last one only if multiples of 128 entries, the tiles of TPUs, stay multiples, or if no other is
+    divided. An array without such a dimension is unchanged, and so is an array that is already sharded over the axis,
+    like its parameter in FSDP. On explicit mesh axes, arrays whose shape differs from their parameter are unchanged
+    too.
 
     Args:
         transform: a transform or an optimizer.

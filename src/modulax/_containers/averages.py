@@ -68,9 +68,9 @@ class ParamEMA(AbstractContainer):
     $$
 
     where $\theta_n$ are the parameters after the $n$-th step, and $W_0 = 0$. So $m_n$ is the mean of all parameters so
-    far with weights $\beta^\text{age}$, normalized. The first average is $\theta_1$, and there is no bias towards the
-    initial parameters, whatever the schedule of $\beta$. Without `debias`, $W_0 = 1$ and $m_0 = \theta_0$, as in timm
-    and TensorFlow; `start=1` then begins with $\theta_1$, as PyTorch's `AveragedModel` does.
+    far with normalized weights $\beta^\text{age}$. The first average is $\theta_1$, and there is no bias towards the
+    initial parameters for any schedule of $\beta$. Without `debias`, $W_0 = 1$ and $m_0 = \theta_0$, as in timm and
+    TensorFlow; `start=1` then begins with $\theta_1$, as PyTorch's `AveragedModel` does.
 
         optimizer = ParamEMA(AdamW(1e-3), decay=0.999)
         ...
@@ -187,11 +187,11 @@ class ParamAverage(AbstractContainer):
         ParamAverage(SGD(0.05, momentum=0.9), start=75_000, every=390)  # SWA, once per epoch
         ParamAverage(AdamW(schedule), every=1_000, window=6)            # LAWA
 
-    SWA averages the end of a run with a constant or cyclic learning rate, for flatter minima; LAWA the last $k$
-    checkpoints of a run, so that the loss of the end is seen before the learning rate has decayed. A window keeps $k$
+    SWA averages the end of a run with a constant or cyclic learning rate, for flatter minima. LAWA averages the last
+    $k$ checkpoints of a run, and so shows the final loss before the learning rate has decayed. A window keeps $k$
     copies of the parameters in the state, in their dtype.
 
-    What `ParamEMA` says of its updates, of its place in a chain and of `eval_params` holds for `ParamAverage` too.
+    `ParamAverage` behaves like `ParamEMA` with respect to its updates, its place in a chain and `eval_params`.
 
     Args:
         inner: the optimizer.

@@ -247,7 +247,7 @@ class Cautious(AbstractSignGuided):
     \end{aligned}
     $$
 
-    for each array, with $u_t$ the direction of the inner transform and $g_t$ the gradient that `Cautious` is given.
+    for each array, with $u_t$ the direction of the inner transform and $g_t$ the gradient that `Cautious` receives.
     With `normalize="count"`, $\tilde u_t = u_t\, \phi_t\, n / (1 + \sum \phi_t)$ for an array of $n$ entries.
 
     The inner transform is a direction or an optimizer:
@@ -261,15 +261,14 @@ class Cautious(AbstractSignGuided):
     says which. Put `Cautious` around the optimizer itself, and what accumulates gradients or averages parameters
     around `Cautious`: `MultiSteps(Cautious(AdamW(1e-3)), 4)`.
 
-    For cautious weight decay see `AddDecayedWeights`. `CautiousAdamW` and `CautiousLion` have the defaults of the
-    authors.
+    For cautious weight decay see `AddDecayedWeights`. `CautiousAdamW` and `CautiousLion` have the authors' defaults.
 
     Args:
         inner: the inner transform.
         normalize: whether the mask is divided by its mean, `"mean"`, or by the number of chosen entries plus one over
             the number of all, `"count"`.
         descends: whether the updates of `inner` point against the gradient, as those of an optimizer do, and the whole
-            of them is masked. By default this is found from its parts; give it for transforms from optax.
+            of them is masked. By default this is found from its parts; set it for transforms from optax.
 
     Raises:
         ValueError: if `inner` takes per-example gradients, or if `descends` is needed.
@@ -302,14 +301,14 @@ class Grams(AbstractSignGuided):
     \tilde u_t = |u_t| \operatorname{sign}(g_t)
     $$
 
-    with $u_t$ the direction of the inner transform and $g_t$ the gradient that `Grams` is given. Where momentum and
+    with $u_t$ the direction of the inner transform and $g_t$ the gradient that `Grams` receives. Where momentum and
     gradient differ in sign, the step follows the gradient, and its size is that of the momentum.
 
         Chain(Grams(ScaleByAdam()), AddDecayedWeights(0.1), ScaleByLearningRate(1e-3))
         Grams(AdamW(1e-3, weight_decay=0.1))
 
-    These two are the same: as in `Cautious`, weight decay and learning rate at the end of an optimizer come after.
-    `GramsAdamW` has the defaults of the authors.
+    These two are the same: as in `Cautious`, weight decay and learning rate at the end of an optimizer are applied
+    afterwards. `GramsAdamW` has the authors' defaults.
 
     Args:
         inner: the inner transform, a direction or an optimizer.

@@ -54,10 +54,10 @@ class DiLoCo(AbstractSteering):
 
         DiLoCo(AdamW(4e-4, b2=0.95, weight_decay=0.1), sync_period=500, axis_name="workers")
 
-    Every worker has parameters and a state of its own. `update` and `step` are called where an axis of workers is
-    mapped: inside `jax.shard_map` over an axis of a mesh, or inside `jax.vmap` with an `axis_name`. In `shard_map`
-    workers communicate in the last step of a round only; `vmap` computes the average in every step, and is for trials.
-    Without `axis_name` there is one worker.
+    Every worker has its own parameters and state. Call `update` and `step` where the axis of workers is mapped: inside
+    `jax.shard_map` over an axis of a mesh, or inside `jax.vmap` with an `axis_name`. In `shard_map`, workers
+    communicate only in the last step of a round; `vmap` computes the average in every step, and is for trials. Without
+    `axis_name` there is one worker.
 
     The evaluation parameters are $\theta_t$, those after the last round, which all workers share. `DiLoCo` determines
     the parameters itself, so put it last in a chain.

@@ -28,8 +28,8 @@ class FromFactory(AbstractOptimizer):
         optimizer = optimizer.replace(decay=0.05)
 
     The arguments are its hyperparameters: numbers or schedules, which can be replaced, swept and differentiated.
-    Whatever the function computes from them follows. The function is traced like `transform()` of an
-    `AbstractOptimizer`, so it must not depend on the values of its arguments in Python control flow. Bind arguments
+    Everything that the function computes from them follows their changes. The function is traced like `transform()` of
+    an `AbstractOptimizer`, so it must not depend on the values of its arguments in Python control flow. Bind arguments
     that aren't numbers with `functools.partial`. `inject_hyperparams(function)` also keeps the arguments in the state.
 
     Args:

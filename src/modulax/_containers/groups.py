@@ -42,22 +42,22 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
 
     Every group draws its own random numbers, which `NoisySGD` and `DPSGD` need, unless its `key` is among the changes.
 
-    Groups that differ in numbers share the traced rules of the optimizer, so that they hardly cost compile time.
-    A transform that looks at all parameters, such as `ClipByGlobalNorm`, sees one group only; to clip by the norm of
-    all gradients, put it before the groups: `Chain(ClipByGlobalNorm(1.0), groups(...))`.
+    Groups that differ only in numbers share the traced rules of the optimizer, so they cost little compile time. A
+    transform that looks at all parameters, such as `ClipByGlobalNorm`, sees one group only; to clip by the norm of all
+    gradients, put it before the groups: `Chain(ClipByGlobalNorm(1.0), groups(...))`.
 
     Args:
         optimizer: the optimizer, with the hyperparameters of the group `default`.
         changes: mapping from pattern, as in `by_path`, or from role, to what differs: a mapping from names, as in
-            `replace`, to values. A value may be a schedule. An option such as `mask` or `nesterov` may differ too; it
-            makes the compiled program of the group another one.
+            `replace`, to values. A value may be a schedule. An option such as `mask` or `nesterov` may differ too; the
+            group then has a different compiled program.
 
     Returns:
         a `Partition`.
 
     Raises:
         ValueError: if a name is not a hyperparameter or an option of the optimizer; in `init` and `update`, if a
-            pattern matches no path, or if no parameter has a role and nothing is known of some of them.
+            pattern matches no path, or if no parameter has the role and some could not be classified.
     """
     check_optimizer("groups(optimizer, changes)", optimizer, changes)
     if not isinstance(changes, Mapping) or not changes or not all(isinstance(x, Mapping) for x in changes.values()):

@@ -48,9 +48,9 @@ def layerwise_decay(
         optimizer: the optimizer.
         params: the parameters, or the whole model; a tree of `jax.ShapeDtypeStruct` is enough.
         factor: factor $\gamma$ from one layer to the next, a number or a schedule.
-        depth: where to find the depths, if the paths don't tell: the path of the blocks, `"encoder.layers"`, be it a
-            list or a stack; or the depth of every parameter, as a mapping from patterns to integers,
-            `{"embed*": 0, "blocks.0.*": 1, ...}`, or a function of the dotted path.
+        depth: where to find the depths, if the paths don't tell: the path of the blocks, `"encoder.layers"`, whether a
+            list or a stack; or the depth of every parameter, as a mapping from patterns to integers, `{"embed*": 0,
+            "blocks.0.*": 1, ...}`, or a function of the dotted path.
         axis: the axis along which blocks are stacked.
 
     Raises:

@@ -43,25 +43,25 @@ class LowBit(AbstractContainer):
         optimizer = LowBit(AdamW(1e-3))
 
     At each step, the moments are read from their codes, the inner transform makes its step, and the new moments are
-    written. XLA computes this without storing the moments in float32. Every block of entries has a scale of its own;
-    `modulax.states.Quantized` gives the code. AdamW takes 2.06 bytes a parameter in 8 bits and 1.06 in 4 bits, in place
-    of 8.
+    written. XLA computes this without storing the moments in float32. Every block of entries has its own scale;
+    `modulax.states.Quantized` describes the code. AdamW takes 2.06 bytes per parameter in 8 bits and 1.06 in 4 bits,
+    instead of 8.
 
-    The declarations of the fields of a state say what is stored in fewer bits: trees like the parameters, such as
-    moments. Counters, random keys, and fields declared `like_params(exact=True)` stay as they are: averages, copies of
-    the parameters, accumulated gradients, outer products. So do complex arrays. `LowBit` can be around any other
-    container or inside it, except around `Offload`, which belongs outermost.
+    Fields of a state that are trees like the parameters, such as moments, are stored in fewer bits. Counters, random
+    keys, complex arrays, and fields declared `like_params(exact=True)` keep their precision: averages, copies of the
+    parameters, accumulated gradients, outer products. `LowBit` can be outside or inside any other container, except
+    outside `Offload`, which must be outermost.
 
     In 8 bits, the steps of AdamW are those in 32 bits: the length differs by 0.1 %, and the cosine of the angle between
-    them is 0.999. In 4 bits, the length differs by 2 % in the median, but the direction is another: the cosine is 0.91
-    to 0.94, or 0.92 to 0.95 with `block=32`. Rules that take the sign of a moment, such as Lion, change more: the
+    them is 0.999. In 4 bits, the length differs by 2 % in the median, but the direction differs more: the cosine is
+    0.91 to 0.94, or 0.92 to 0.95 with `block=32`. Rules that take the sign of a moment, such as Lion, change more: the
     cosine is 0.98 in 8 bits, and about 0.7 in 4.
 
-    Entries are rounded up or down at random, so that the expectation is right: of a moment with a sign $m$ itself, and
-    of one without $1 / \sqrt v$, by which the step of Adam is multiplied. The draws of an entry are spread evenly over
-    the steps, so that their errors cancel sooner than those of independent draws. Rounding to the nearest code,
-    `stochastic=False`, loses a change that is smaller than half of the distance between two codes. The second moment of
-    Adam makes such changes, also in 8 bits: its steps become up to 10 % too long within 1000 steps.
+    Entries are rounded up or down at random, so that an expectation is exact: for a signed moment that of $m$ itself,
+    and for an unsigned one that of $1 / \sqrt v$, by which Adam multiplies its step. The draws of an entry are spread
+    evenly over the steps, so their errors cancel sooner than those of independent draws. Rounding to the nearest code,
+    `stochastic=False`, loses changes smaller than half the distance between two codes. Adam's second moment makes such
+    changes, even in 8 bits: its steps become up to 10 % too long within 1000 steps.
 
     Args:
         inner: the inner transform.
@@ -73,9 +73,9 @@ class LowBit(AbstractContainer):
         min_size: arrays with fewer entries stay as they are, such as those of biases and norms.
         stochastic: whether to round stochastically, or to the nearest code.
         key: a seed, or a JAX key, for stochastic rounding.
-        preconditioners: whether the roots of Shampoo and the eigenbases of SOAP are stored in 8 bits, with 4 bits for
-            moments too. Outer products keep their dtype: in 8 bits they lose their small eigenvalues, which the roots
-            make large.
+        preconditioners: whether the roots of Shampoo and the eigenbases of SOAP are stored in 8 bits, even if moments
+            have 4 bits. Outer products keep their dtype: in 8 bits they would lose their small eigenvalues, which the
+            roots amplify.
 
     References:
         Dettmers et al., [8-bit Optimizers via Block-wise Quantization](https://arxiv.org/abs/2110.02861), 2021;

@@ -35,22 +35,21 @@ class MasterWeights(AbstractContainer):
     m_{t+1} = m_t + u_t, \qquad p_{t+1} = \operatorname{round}(m_{t+1})
     $$
 
-    A step that is smaller than the spacing of bfloat16 changes the master $m$, and the parameter $p$ follows when the
-    steps have added up to it. The inner transform works in float32: its gradients, its parameters (the masters) and its
-    moments.
+    A step smaller than the spacing of bfloat16 changes the master $m$, and the parameter $p$ follows when enough steps
+    have added up. The inner transform works in float32: its gradients, its parameters (the masters) and its moments.
 
         optimizer = MasterWeights(AdamW(1e-4))
         params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
 
-    The parameter is the rounded master, bit for bit, as long as the updates are applied as they are: by
-    `apply_updates`, by `step`, and inside containers that only select or delay steps, such as `Masked`, `Partition`,
-    `MultiSteps` or `ApplyIfFinite`. The updates are in float32 for this reason, whatever dtype the gradients have;
+    The parameter is the rounded master, bit for bit, as long as the updates are applied unchanged: by `apply_updates`,
+    by `step`, and inside containers that only select or delay steps, such as `Masked`, `Partition`, `MultiSteps` or
+    `ApplyIfFinite`. The updates are in float32 for this reason, whatever dtype the gradients have;
     `optax.apply_updates` gives the same result. Put transforms that change updates into `inner`, not after the
     container.
 
-    Where a parameter is not the rounded master, somebody else changed it: a projection, a reset, weights that were
-    loaded. The next step then starts at the parameter. A float16 parameter whose master exceeds 65504 becomes infinite,
-    and stays so.
+    If a parameter differs from the rounded master, something else has changed it: a projection, a reset, loaded
+    weights. The next step then starts at the parameter. A float16 parameter whose master exceeds 65504 becomes
+    infinite, and stays infinite.
 
     Parameters in float32 have no master and cost no memory. Extra arguments that are functions of the parameters, such
     as `value_fn`, are called with parameters in their own dtypes. `eval_params` returns the evaluation parameters of

@@ -59,7 +59,7 @@ class MultiSteps(AbstractGate):
 
     In between, the updates are zero and the inner transform does not run. The accumulator is reset after each step, so
     a NaN or an infinity in one mini-batch affects that step only (and the moments of the inner transform, if it has
-    any). To leave out such batches:
+    any). To skip such batches:
 
         MultiSteps(AdamW(1e-3), 4, should_skip=skip_not_finite)
 
@@ -67,8 +67,8 @@ class MultiSteps(AbstractGate):
         inner: transform that receives the accumulated gradients.
         every_k: number of mini-batches per step; a schedule of the number of steps done gives a growing batch size.
         use_grad_mean: whether to average the gradients; otherwise they are summed.
-        should_skip: function of `(updates, gradient_step, params)` that returns whether to leave out this mini-batch,
-            and a tree of arrays to store in `state.skip_state`; for example `skip_not_finite`. It is traced once.
+        should_skip: function of `(updates, gradient_step, params)` that returns whether to skip this mini-batch, and a
+            tree of arrays to store in `state.skip_state`; for example `skip_not_finite`. It is traced once.
         accumulator_dtype: dtype of the accumulator; by default that of the parameters, at least float32.
     """
 

@@ -63,7 +63,7 @@ def mup(
         model = make_model(width=2048, key=key)
         optimizer, model = mup(AdamW(3e-3), model, base_model)
 
-    It compares the shapes of the model with those of a narrow one. An axis that grows is part of the width: let the
+    `mup` compares the shapes of the model with those of a narrow one. An axis that grows is part of the width: let the
     fan-in of a weight grow by $r_{\text{in}}$, and the fan-out by $r_{\text{out}}$. The learning rate is multiplied by
     the numbers of table 3 of the paper:
 
@@ -75,15 +75,15 @@ def mup(
     In this form of muP the model has no multipliers. It assumes an initialization with variance $1/\text{fan-in}$ for
     weights, which is the default of Equinox and Flax, and a constant variance for embeddings: give Flax's `Embed` an
     `embedding_init=nnx.initializers.normal(1.0)`. The bias of a layer is multiplied by $\sqrt{r_{\text{in}}}$ of its
-    weight, since Equinox draws it with that variance too; zeros stay zeros. Two things are left to the model:
-    attention logits are divided by the size of a head, instead of its square root, and weights are not tied.
+    weight, since Equinox draws it with that variance too; zeros stay zeros. Change two things in the model yourself:
+    divide attention logits by the size of a head instead of its square root, and don't tie weights.
 
-    The result is `Chain(optimizer, ScaleByPath(...))`, so a decoupled weight decay is multiplied too. To keep it the
-    same at all widths, take it out of the optimizer:
-    `Chain(mup(Adam(rate), ...)[0], AddDecayedWeights(-rate * decay))`.
+    The result is `Chain(optimizer, ScaleByPath(...))`, so a decoupled weight decay is multiplied too. To keep the decay
+    the same at all widths, take it out of the optimizer: `Chain(mup(Adam(rate), ...)[0], AddDecayedWeights(-rate *
+    decay))`.
 
-    Initial weights are multiplied once: call it with freshly initialized parameters, and restore a checkpoint after
-    it. `sweeps.coordinate_check` shows whether a model is in muP.
+    Initial weights are multiplied once: call `mup` with freshly initialized parameters, and restore a checkpoint
+    afterwards. `sweeps.coordinate_check` shows whether a model is in muP.
 
     Args:
         optimizer: the optimizer, with the learning rate for the narrow model.
@@ -91,8 +91,8 @@ def mup(
         base_params: those of the narrow model, with the same paths; a tree of `jax.ShapeDtypeStruct` is enough.
         like: which column of the table applies: `"adam"` for optimizers that normalize each entry of the gradient
             (Adam, RMSProp, Adagrad, Lion), `"sgd"` for those that don't. By default, `mup` tries the optimizer on a
-            small array, in a `Partition` once for each optimizer in it; in the training of a sweep, where the
-            hyperparameters have no values, with others in their place.
+            small array; in a `Partition`, it tries each optimizer. In the training of a sweep, where hyperparameters
+            have no values, it uses substitutes.
         layout: whether weights have the shape `(in, out)`, `"in_out"`, or `(out, in)`, `"out_in"`; or a mapping from
             patterns to these. Layers of Equinox and Flax are known; biases, gains and tables of positions have none.
 

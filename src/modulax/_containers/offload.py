@@ -16,7 +16,7 @@ from ..tree._state import owners
 
 
 class OffloadState(AbstractState):
-    """State of `Offload`: the inner state, with its arrays in the memory of the host."""
+    """State of `Offload`: the inner state, with its arrays in host memory."""
 
     inner_state: State = nested()
 
@@ -28,17 +28,17 @@ class Offload(AbstractContainer):
 
     Each step copies the state to the device, updates it there, and copies it back, within the compiled program.
     Parameters and gradients stay on the device, and so do scalars of the state, such as step counts. The results are
-    those of the inner transform. A step takes longer, by the time of both copies. If there are several devices, divide
-    the state over them first, `state_sharding(Offload(...), params, zero="data")`: each then copies its own part.
+    those of the inner transform. A step takes longer by the time of both copies. With several devices, shard the state
+    first, `state_sharding(Offload(...), params, zero="data")`: each device then copies only its own part.
 
-    Put it outermost. Containers that run what they hold in a branch of `jax.lax.cond`, such as `ApplyIfFinite` and
-    `MultiSteps`, or compute with its whole state, belong inside: JAX 0.10 cannot `vmap` or differentiate a `cond` whose
-    branches return arrays in the memory of the host.
+    Put it outermost. Containers that run their inner transform in a branch of `jax.lax.cond`, such as `ApplyIfFinite`
+    and `MultiSteps`, or compute with its whole state, must be inside: JAX 0.10 cannot `vmap` or differentiate a `cond`
+    whose branches return arrays in host memory.
 
-    `modulax.checkpoint.restore` restores to the memory of the template. What other formats restore is on the device,
-    and the next step moves it. JAX 0.10 pairs donated buffers with results by shape, also if their memories differ, and
-    aborts. `step(..., donate=True)` gives them in the right order. In your own `jax.jit`, return what is donated in the
-    order of the arguments, or give `out_shardings`.
+    `modulax.checkpoint.restore` restores to the memory of the template. Other formats restore to the device, and the
+    next step moves the state. JAX 0.10 pairs donated buffers with results by shape, even if their memories differ, and
+    aborts. `step(..., donate=True)` passes them in the right order. In your own `jax.jit`, return donated arguments in
+    their order, or pass `out_shardings`.
 
     Args:
         inner: the inner transform.
@@ -52,7 +52,7 @@ class Offload(AbstractContainer):
     inner: AbstractTransform = required_part()
 
     def init(self, params: Params) -> OffloadState:
-        """Return the inner state, moved to the memory of the host."""
+        """Return the inner state, moved to host memory."""
         device = jax.local_devices()[0]
         kinds = [memory.kind for memory in device.addressable_memories()]
         if "pinned_host" not in kinds:

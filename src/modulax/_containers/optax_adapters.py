@@ -38,10 +38,9 @@ class FromOptax(AbstractTransform):
         Chain(ClipByGlobalNorm(1.0), from_optax(optax.contrib.momo(1.0)))
 
     Extra arguments are passed on if the transformation takes any. Updates and state keep their dtypes, even if optax
-    changes them. Hyperparameters in the closures of optax are constants of the compiled program: they cannot be
-    replaced, swept or differentiated, and another value compiles another program. Hyperparameters that
-    `optax.inject_hyperparams` keeps in the state are listed by `hyperparameters(state)`, and can be changed in the
-    state.
+    changes them. Hyperparameters in optax's closures are constants of the compiled program: they cannot be replaced,
+    swept or differentiated, and a new value recompiles. Hyperparameters that `optax.inject_hyperparams` keeps in the
+    state are listed by `hyperparameters(state)`, and can be changed in the state.
 
     Args:
         transformation: the pair of functions `init` and `update`.
@@ -173,13 +172,13 @@ def from_functions(
 
     The numbers in the functions are constants of the compiled program: they cannot be replaced, swept or
     differentiated. For hyperparameters, write a class, an `AbstractLeafwise` or `AbstractTransform`. The functions are
-    traced, so data that they read from elsewhere are constants too. Create the transform once: another pair of
-    functions compiles another program.
+    traced, so data that they read from elsewhere are constants too. Create the transform once: every new pair of
+    functions compiles a new program.
 
     Args:
         init: function of the parameters that returns the initial state, any tree of arrays and numbers.
         update: function `update(updates, state, params)` that returns the new updates and the new state. With `**extra`
-            it gets all extra arguments, otherwise those that it names, such as `value`.
+            it receives all extra arguments, otherwise those that it names, such as `value`.
         takes_examples: whether `update` takes per-example gradients, with a leading batch axis.
 
     Raises:

@@ -130,9 +130,9 @@ class SplitRealAndImaginary(AbstractReshaping):
 
         SplitRealAndImaginary(Rprop(1e-3))
 
-    This makes an optimizer that supports real parameters only usable for complex ones. The result differs for an
-    optimizer that supports complex parameters itself: Adam divides each part by its own root mean square, for example.
-    Real arrays stay unchanged.
+    This makes an optimizer for real parameters usable for complex ones. The result differs for an optimizer that
+    supports complex parameters itself: Adam divides each part by its own root mean square, for example. Real arrays
+    stay unchanged.
 
     JAX's gradient of a real function of complex parameters is the conjugate of the direction of steepest ascent. Pass
     `jax.tree.map(jnp.conj, grads)` to this optimizer, as to any other. The paths of the inner arrays end in `.real` and
@@ -178,11 +178,10 @@ class Flatten(AbstractReshaping):
 
     Use it on a CPU, or on a GPU if all arrays are small, for models with many tiny arrays, where the launch overhead of
     each array dominates a step. A TPU or a GPU copies all arrays into the vector and back, which takes two to five
-    times the bytes of a step. On a CPU, a
-    step of AdamW for 150 arrays with at most 40 entries took a tenth of the time; for 1000 arrays, a seventh. The cost
-    is compilation time, because each array is sliced from the vector by instructions of its own: the same as without
-    `Flatten` for 150 arrays, and four times as long for 1000. With `chunk=16`, hundreds of tiny arrays compile faster
-    than without `Flatten`. Large arrays are no faster, and are copied.
+    times the bytes of a step. On a CPU, a step of AdamW for 150 arrays with at most 40 entries took a tenth of the
+    time; for 1000 arrays, a seventh. The cost is compilation time, because separate instructions slice each array from
+    the vector: it is the same as without `Flatten` for 150 arrays, and four times as long for 1000. With `chunk=16`,
+    hundreds of tiny arrays compile faster than without `Flatten`. Large arrays are copied, and don't get faster.
 
     Elementwise transforms give the same result as without `Flatten`. Transforms that use the shapes of the arrays (a
     trust ratio, a block norm) don't, and a mask inside cannot tell the arrays apart. Those that read roles, such as

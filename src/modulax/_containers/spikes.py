@@ -56,9 +56,9 @@ class SkipSpikes(AbstractGate):
         s^2 = \frac{1}{n - 1} \sum_{i=1}^n (x_i - \bar x)^2
     $$
 
-    over the last $n$ values: the updates are zero and the inner state stays, so that neither parameters nor moments are
-    affected. Before the window is full, nothing is skipped but values that are infinite or NaN, which are always
-    skipped. With `by="norm"`, a NaN in the loss alone is no reason to skip.
+    over the last $n$ values: the updates are zero and the inner state stays, so neither parameters nor moments are
+    affected. Infinite and NaN values are always skipped; otherwise nothing is skipped before the window is full. With
+    `by="norm"`, a NaN in the loss alone does not skip the step.
 
     The value of a skipped step enters the window like any other, unless it is infinite or NaN. So a lasting change of
     level is accepted after about $n / (1 + k^2)$ steps, 4 with the defaults. Until a spike has left the window, the

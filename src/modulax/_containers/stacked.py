@@ -141,25 +141,25 @@ class Stacked(AbstractContainer):
 
         optimizer = Stacked(AdamW(1e-3))
 
-    Use it for models with hundreds of small arrays, where the launch of an operation takes longer than the operation.
-    The moments of up to `chunk` parameters of one shape and dtype are one array, and stay so from step to step. Each
-    step stacks the gradients, and returns updates for the single parameters. Parameters with more than 8192 entries,
-    and a few that are left over, are updated as without `Stacked`. The benchmarks have the times of a step and of its
-    compilation for 512 arrays of 32 entries, and for a transformer's arrays.
+    Use it for models with hundreds of small arrays, for which launching an operation takes longer than running it. One
+    array holds the moments of up to `chunk` parameters of one shape and dtype from step to step. Each step stacks the
+    gradients, and returns updates for the single parameters. Parameters with more than 8192 entries, and a few leftover
+    ones, are updated as without `Stacked`. The benchmarks list the times of a step and of its compilation for 512
+    arrays of 32 entries, and for a transformer's arrays.
 
     The inner transform is mapped over the rows by `jax.vmap`, so that a norm is that of one array, and a matrix stays a
     matrix. Results are those without `Stacked`, up to rounding. `inner` may be a rule on one array, a chain or an
     optimizer of such rules, and a container that adds nothing which depends on other arrays or on paths
     (`is_arraywise`), such as `MasterWeights`, `ParamEMA`, `MultiSteps` and `LowBit(stochastic=False)`.
 
-    Anything else is refused, and belongs around `Stacked`: what combines all arrays, such as a global norm, chooses
-    some of them by a mask or a label, or draws random numbers. Weight decay with a mask, and multipliers by path, are
-    accepted at the end of a chain of rules, as in `AdamW(1e-3, mask=...)`. The error shows where `Stacked` may be.
+    Put anything else outside `Stacked`, which refuses transforms that combine all arrays, such as a global norm, select
+    some by a mask or a label, or draw random numbers. Weight decay with a mask, and multipliers by path, are accepted
+    at the end of a chain of rules, as in `AdamW(1e-3, mask=...)`. The error shows where `Stacked` may be.
 
         Chain(ClipByGlobalNorm(1.0), Stacked(AdamW(1e-3)))
         Partition({"embedding": SGD(0.1), "rest": Stacked(AdamW(1e-3))}, labels)
 
-    Names in checkpoints are those of single parameters. So a run continues with or without `Stacked`, by
+    Checkpoints have an entry for each parameter. So a run can continue with or without `Stacked`, by
     `modulax.checkpoint.restore(..., strict=False)`. `modulax.tree.get(state, "mu")` returns a tree with an array for
     each parameter, and `modulax.tree.unstack(state)` such a state.
 

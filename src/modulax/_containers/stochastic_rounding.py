@@ -25,7 +25,7 @@ class StochasticRoundingState(AbstractState):
 
 
 class StochasticRounding(AbstractContainer):
-    r"""Stochastic rounding for parameters in bfloat16 or float16, which need no float32 copies then.
+    r"""Stochastic rounding of parameters in bfloat16 or float16, which then need no float32 copies.
 
     $$
     x = p_t + u_t, \qquad
@@ -36,14 +36,14 @@ class StochasticRounding(AbstractContainer):
     $$
 
     where $\lfloor x \rfloor$ and $\lceil x \rceil$ are the two neighbours of $x$ in the dtype of the parameter. The
-    expectation of $p_{t+1}$ is $x$. Rounding to nearest loses every step that is smaller than half of the spacing, so
-    that training in bfloat16 stands still at small learning rates.
+    expectation of $p_{t+1}$ is $x$. Rounding to nearest loses every step smaller than half the spacing, so training in
+    bfloat16 stalls at small learning rates.
 
         StochasticRounding(AdamW(1e-4), key=0)
 
-    It saves the memory of `MasterWeights` and adds noise instead. The inner transform computes in float32 and stores
-    its moments as it does for parameters of this dtype. The updates are in float32, so that `apply_updates` rounds
-    nothing; put transforms that change updates into `inner`. A sum beyond the largest finite number of the dtype
+    It needs less memory than `MasterWeights`, and adds noise instead. The inner transform computes in float32 and
+    stores its moments as it does for parameters of this dtype. The updates are in float32, so that `apply_updates`
+    rounds nothing; put transforms that change updates into `inner`. A sum beyond the largest finite number of the dtype
     becomes that number. Parameters in float32 are updated as usual.
 
     Args:

@@ -33,7 +33,8 @@ class AdaHessian(AbstractOptimizer):
 
     with $g_t$ the gradient at $w_t$ and $m_0 = v_0 = 0$. A block is the window of a convolution, for each pair of
     channels, and a single entry of every other array. With `per_output`, as in the authors' code for transformers, it
-    is all weights of one output of a matrix, or of one token of an embedding. Roles tell which arrays are what.
+    is all weights of one output of a matrix, or of one token of an embedding. The kind of each array follows from its
+    role.
 
     A step costs about two gradients more than one of Adam. Every call needs the objective $f$, a function of the
     parameters alone; `HutchinsonDiagonal` explains how to pass it the batch:
@@ -53,8 +54,8 @@ class AdaHessian(AbstractOptimizer):
         hessian_diagonal_fn: transform that returns $\hat h_t$; by default `HutchinsonDiagonal()`.
         mu_dtype: dtype of the first moment; by default that of the parameters.
         per_output: whether the estimate is averaged over the weights of each output of a matrix, and of each token.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`. Of `Other()`, each entry is a block.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`. Of `Other()`, each entry is a block.
 
     References:
         Yao et al., [ADAHESSIAN: An Adaptive Second Order Optimizer for Machine

@@ -30,11 +30,11 @@ class AdamMini(AbstractOptimizer):
     \end{aligned}
     $$
 
-    with $g_t$ the gradient at $w_t$ and $m_0 = v_0 = 0$. The role of a parameter tells its blocks, see
+    with $g_t$ the gradient at $w_t$ and $m_0 = v_0 = 0$. The blocks follow from the role of a parameter, see
     `ScaleByAdamMini`: each head of queries and keys, each output of other matrices, each token of an embedding, each
     entry of a bias, and the whole array of everything else. `print(roles(model))` shows the roles. Hyperparameters are
-    those of AdamW. Its authors exclude biases and the gains of norms from the weight decay:
-    `mask=by_role({Bias: False, Gain: False}, default=True)`.
+    those of AdamW. The authors exclude biases and the gains of norms from the weight decay: `mask=by_role({Bias: False,
+    Gain: False}, default=True)`.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -44,8 +44,8 @@ class AdamMini(AbstractOptimizer):
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         mu_dtype: dtype of the first moment; by default that of the parameters.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
 
     References:
         Zhang et al., [Adam-mini: Use Fewer Learning Rates To Gain More](https://arxiv.org/abs/2406.16793), 2024, and

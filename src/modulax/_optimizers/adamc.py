@@ -36,9 +36,9 @@ class AdamC(AbstractOptimizer):
     and decay balance at some norm of the weights. With AdamW this norm falls with the learning rate, and the gradients
     grow; here it stays the same. With a constant learning rate it is AdamW.
 
-    $\eta_{\max}$ is found from a schedule of the step, to within one percent. Give `peak` for a schedule that depends
-    on the loss, and for a number that is changed during the run. A schedule of the weight decay does the same in other
-    optimizers: `Lion(rate, weight_decay=0.1 * rate / 1e-4)`.
+    For a schedule of the step, $\eta_{\max}$ is found to within one percent. Pass `peak` for a schedule that depends on
+    the loss, and for a number that changes during the run. In other optimizers, a schedule of the weight decay does the
+    same: `Lion(rate, weight_decay=0.1 * rate / 1e-4)`.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.

@@ -34,15 +34,15 @@ class Amos(AbstractOptimizer):
     $$
 
     with $g_t$ the gradient at $w_t$ and $v_0 = b_0 = 0$. With `momentum`, the average of the steps $u_t$ is taken in
-    their place. The scale $\eta$ of a parameter is what its entries are expected to grow to; by default its role tells,
-    see `ScaleByAmos`. A block is a single entry, or with `per_output` all weights of one output of a matrix, of one
-    token of an embedding, or of any other array.
+    their place. The scale $\eta$ of a parameter is the size to which its entries are expected to grow; by default it
+    follows from the role, see `ScaleByAmos`. A block is a single entry, or with `per_output` all weights of one output
+    of a matrix, of one token of an embedding, or of any other array.
 
     Args:
         learning_rate: learning rate $\xi$, a number or a schedule; about the root of the batch size over the number of
             examples, after a warm-up, and without a decay.
         eta: $\eta$, a number for all parameters, or a mapping from patterns to numbers, such as
-            `{"*bias": 0.5, "head.*": 0.1}`. Where there is none, the role tells.
+            `{"*bias": 0.5, "head.*": 0.1}`. Otherwise it follows from the role.
         beta: exponential decay rate $\beta$ of the second moment; $1 - \beta$ is about the learning rate.
         momentum: exponential decay rate of the average of the steps; None for none.
         clip_value: the largest absolute value of an entry of the gradient; None for no clipping.
@@ -51,8 +51,8 @@ class Amos(AbstractOptimizer):
         c_coef: $c$, how fast the weight decay falls.
         eps: $\varepsilon$, the smallest second moment.
         per_output: whether there is one number for each output and each token, and for each other array.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
 
     References:
         Tian and Parikh, [Amos: An Adam-style Optimizer with Adaptive Weight Decay towards Model-Oriented

@@ -37,7 +37,7 @@ class Dion(AbstractOptimizer):
 
     for a matrix of $m$ rows (inputs) and $n$ columns (outputs), with $g_t$ the gradient at $w_t$ and $M_0 = 0$. $Q$ has
     $r$ columns $j$; at first its entries are standard normal. With `consistent_rms`, $s = \rho \sqrt{\max(m, n)}$.
-    Which parameters are matrices is found by `roles`, as in `Muon`, and all other parameters are trained by AdamW.
+    As in `Muon`, `roles` finds the matrices, and AdamW trains all other parameters.
 
     `Dion` here is the `DionReference` of the authors, with an exact QR decomposition. Their `DionSimple` is
     `Dion(basis="inputs", rank=768)`.
@@ -60,8 +60,8 @@ class Dion(AbstractOptimizer):
         adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
         adam_learning_rate: learning rate of AdamW, a number or a schedule; None for that of the matrices.
         consistent_rms: $\rho$, the root mean square of an update of full rank; None for the first form of $s$.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
         cautious_weight_decay: whether only entries of matrices decay that the update moves towards zero, as in
             `AddDecayedWeights(cautious=True)`.
         key: a seed, or a JAX key, for $Q_0$.

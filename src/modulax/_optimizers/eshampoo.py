@@ -35,10 +35,10 @@ class EShampoo(AbstractOptimizer):
     with $g_t$ the gradient at $w_t$, a matrix. The columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$, as
     in `ScaleByEShampoo`. Vectors are trained by Adam.
 
-    What differs from `SOAP`: the first step moves parameters; the bases are computed with the gradient of the step, by
-    eigendecompositions; the momentum stays outside of the bases, and is projected in each step, and the second moment
-    stays as it is when the bases change; $\varepsilon$ is added after the bias correction. Learning rates, decay rates
-    and weight decay of AdamW suit it.
+    Differences from `SOAP`: the first step moves parameters; the bases are computed with the gradient of the step, by
+    eigendecompositions; the momentum stays outside the bases, and is projected in each step; the second moment does not
+    change with the bases; $\varepsilon$ is added after the bias correction. Learning rates, decay rates and weight
+    decay of AdamW suit it.
 
     A step costs two products with square matrices of the sides more than one of `SOAP`. The state is as large.
 

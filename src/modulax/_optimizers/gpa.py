@@ -34,8 +34,8 @@ class GPAAdamW(AbstractOptimizer):
     $$
 
     with $t = 1, 2, \dots$, $m_0 = v_0 = 0$, and $x$, $y$ and $z$ started from the initial parameters. The parameters
-    during training are $y$. Evaluate and save the average $x$, which is `eval_params(state, params)`. It does in every
-    step what `DiLoCo` with one worker does once in a round; the default of $\mu_x$ is the authors' for rounds of 32
+    during training are $y$. Evaluate and save the average $x$, which is `eval_params(state, params)`. GPA does in every
+    step what `DiLoCo` with one worker does once per round; the default of $\mu_x$ is the authors' for rounds of 32
     steps. Schedule the learning rate as for AdamW. `PrimalAveraging` describes the weight decay, and does the same
     after any direction.
 
@@ -49,7 +49,7 @@ class GPAAdamW(AbstractOptimizer):
         mu_dtype: dtype of the first moment; by default that of the parameters.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        decay_on_y: whether $y_t$ decays in the place of $z_t$.
+        decay_on_y: whether $y_t$ decays instead of $z_t$.
 
     References:
         Defazio et al., [Smoothing DiLoCo with Primal Averaging for Faster Training of

@@ -50,7 +50,7 @@ class _Labels(AbstractLabels):
 
 
 class AbstractMARS(AbstractOptimizer):
-    """MARS with any direction: what is common to its forms."""
+    """MARS with any direction: the base class of its forms."""
 
     learning_rate: eqx.AbstractVar[Hyperparameter]
     gamma: eqx.AbstractVar[Hyperparameter]
@@ -106,13 +106,13 @@ class MARS(AbstractMARS):
 
     with $g_t$ the gradient at $w_t$, $t = 1, 2, \dots$, $m_0 = v_0 = 0$ and $g'_1 = 0$; the norm is that of each array.
     By default, $g'_t = g_{t-1}$ is the gradient of the last batch at $w_{t-1}$. With `exact=True`, it is the gradient
-    of the present batch at $w_{t-1}$, a second gradient for each step:
+    of the current batch at $w_{t-1}$, a second gradient for each step:
 
         previous = jax.grad(loss)(last_params, batch)
         grads = jax.grad(loss)(params, batch)
         last_params, (params, state) = params, optimizer.step(grads, state, params, previous_grad=previous)
 
-    As in the authors' code, vectors and scalars are trained by AdamW, with rates of its own.
+    As in the authors' code, AdamW trains vectors and scalars, with its own decay rates.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -239,8 +239,8 @@ class MARSShampoo(AbstractMARS):
     $$
 
     for a matrix of $m$ rows (inputs) and $n$ columns (outputs), with $g_t$ the gradient at $w_t$, $m_0 = 0$ and
-    $g'_1 = 0$; $g'_t$ is that of `MARS`. $U V^\top$ is approximated by a Newton-Schulz iteration, as in `Muon`. Which
-    parameters are matrices is found by `roles`, as in `Muon`, and all other parameters are trained by AdamW.
+    $g'_1 = 0$; $g'_t$ is that of `MARS`. $U V^\top$ is approximated by a Newton-Schulz iteration, as in `Muon`. As in
+    `Muon`, `roles` finds the matrices, and AdamW trains all other parameters.
 
     `MARSM` is a later form: its updates have the size of those of Adam.
 
@@ -265,8 +265,8 @@ class MARSShampoo(AbstractMARS):
         adam_b2: exponential decay rate of AdamW's second moment.
         adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
         adam_learning_rate: learning rate of AdamW, a number or a schedule; None for $\eta$.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
         dtype: dtype of the matrices within the Newton-Schulz iteration, as in `ScaleByMuon`.
         over: axes of the mesh over which the iteration is divided, as in `ScaleByMuon`.
 

@@ -39,8 +39,8 @@ class MARSM(AbstractOptimizer):
     for a matrix of $m$ rows and $n$ columns, with $g_t$ the gradient at $w_t$, $g_0 = 0$ and $m_0 = 0$. By default,
     $g_{t-1}$ is the gradient of the last batch at the last parameters. With `exact=True`, it is the gradient of this
     batch at the last parameters, an argument of `update`: `previous_grad`. $U V^\top$ is approximated by a
-    Newton-Schulz iteration, as in `Muon`. Which parameters are matrices is found by `roles`, as in `Muon`, and all
-    other parameters are trained by AdamW.
+    Newton-Schulz iteration, as in `Muon`. As in `Muon`, `roles` finds the matrices, and AdamW trains all other
+    parameters.
 
     Args:
         learning_rate: learning rate $\eta$, a number or a schedule.
@@ -60,8 +60,8 @@ class MARSM(AbstractOptimizer):
         adam_eps: AdamW's $\varepsilon$.
         adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
         adam_learning_rate: learning rate of AdamW, a number or a schedule; None for that of the matrices.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
         per_head: whether each head of a query, key or value is orthogonalized on its own.
         cautious_weight_decay: whether only entries of matrices decay that $u_t$ moves towards zero, as in
             `AddDecayedWeights(cautious=True)`.

@@ -46,8 +46,8 @@ class Muon(AbstractOptimizer):
     X_{k+1} = a X_k + (b A_k + c A_k^2) X_k, \qquad A_k = X_k X_k^\top
     $$
 
-    With `adaptive`, $u_t$ is multiplied by the nuclear norm, $\langle d_t, u_t \rangle$. All other parameters are
-    trained by AdamW:
+    With `adaptive`, $u_t$ is multiplied by the nuclear norm, $\langle d_t, u_t \rangle$. AdamW trains all other
+    parameters:
 
     $$
     \begin{aligned}
@@ -57,9 +57,9 @@ class Muon(AbstractOptimizer):
     \end{aligned}
     $$
 
-    Which parameters are matrices, and which of their axes are inputs and outputs, is found by `roles`: the weights of
-    linear layers, of convolutions and of attention in Equinox and Flax. Embeddings, the head, biases and the gains of
-    norms are trained by AdamW. `describe(optimizer, model)` shows it. For what it does not know, give `roles`:
+    `roles` finds the matrices, and which of their axes are inputs and outputs: the weights of linear layers,
+    convolutions and attention in Equinox and Flax. AdamW trains embeddings, the head, biases and the gains of norms.
+    `describe(optimizer, model)` shows the result. Pass `roles` for layers that are not recognized:
 
         Muon(2e-2, roles={"readout": Head(), "blocks.*.qkv": Attention(heads=8)})
 
@@ -87,8 +87,8 @@ class Muon(AbstractOptimizer):
         muon_weight_dimension_numbers: which parameters are trained by Muon, and which of their axes make a matrix, as
             in `ScaleByMuon`; by default their roles tell.
         consistent_rms: $\rho$, the root mean square of an update, for the third form of $s$; None for another.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`. Without effect if `muon_weight_dimension_numbers` is given.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`. Without effect if `muon_weight_dimension_numbers` is given.
         per_head: whether each head of a query, key or value is orthogonalized on its own.
         clamped: True for the first form of $s$, False for the second.
         cautious_weight_decay: whether only entries of matrices decay that $u_t$ moves towards zero, as in

@@ -41,10 +41,10 @@ class NorMuon(AbstractOptimizer):
     $$
 
     for a matrix of $m$ rows (inputs) and $n$ columns (outputs $j$, the neurons), with $g_t$ the gradient at $w_t$,
-    $m_0 = 0$ and $v_0 = 0$. $U V^\top$ is approximated by a Newton-Schulz iteration, as in `Muon`. Which parameters are
-    matrices is found by `roles`, as in `Muon`, and all other parameters are trained by AdamW.
+    $m_0 = 0$ and $v_0 = 0$. $U V^\top$ is approximated by a Newton-Schulz iteration, as in `Muon`. `roles` finds the
+    matrices, and AdamW trains all other parameters.
 
-    `NorMuon` of the package dion is
+    The `NorMuon` of the package dion is
 
         NorMuon(
             0.01, ns_coeffs="polar_express", nesterov=False, moment_eps=1e-8, weight_decay=0.01, clamped=False
@@ -71,8 +71,8 @@ class NorMuon(AbstractOptimizer):
         adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
         adam_learning_rate: learning rate of AdamW, a number or a schedule; None for that of the matrices.
         consistent_rms: $\rho$, the root mean square of an update, for the third form of $s$; None for another.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
         per_head: whether each head of a query, key or value is orthogonalized on its own.
         clamped: True for the first form of $s$, False for the second.
         cautious_weight_decay: whether only entries of matrices decay that $u_t$ moves towards zero, as in
@@ -139,8 +139,8 @@ class AdaMuon(AbstractOptimizer):
     $$
 
     for a matrix of $m$ rows and $n$ columns, with $g_t$ the gradient at $w_t$, $m_0 = 0$ and $v_0 = 0$. The root mean
-    square of an update is $\eta \rho$. $U V^\top$ is approximated by a Newton-Schulz iteration, as in `Muon`. Which
-    parameters are matrices is found by `roles`, as in `Muon`, and all other parameters are trained by AdamW.
+    square of an update is $\eta \rho$. $U V^\top$ is approximated by a Newton-Schulz iteration, as in `Muon`. `roles`
+    finds the matrices, and AdamW trains all other parameters.
 
     timm's form has no sign: `AdaMuon(sign=False, b2=0.95, nesterov=False, ns_coeffs="dion")`.
 
@@ -164,8 +164,8 @@ class AdaMuon(AbstractOptimizer):
         adam_eps: AdamW's $\varepsilon$.
         adam_weight_decay: weight decay coefficient of AdamW, multiplied by its learning rate.
         adam_learning_rate: learning rate of AdamW, a number or a schedule; None for that of the matrices.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
         per_head: whether each head of a query, key or value is orthogonalized on its own.
         cautious_weight_decay: whether only entries of matrices decay that $u_t$ moves towards zero, as in
             `AddDecayedWeights(cautious=True)`.

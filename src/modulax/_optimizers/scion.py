@@ -46,8 +46,8 @@ class Scion(AbstractOptimizer):
       $d_{ij} / (\sqrt{\frac{1}{n} \sum_k |d_{ik}|^2} + \varepsilon)$;
     * with `"output"`, $d_{ij} / (\sqrt{m \sum_k |d_{kj}|^2} + \varepsilon)$.
 
-    All other arrays, such as biases and gains, are divided by their root mean square. Which parameter is what is found
-    by `roles`, as in `Muon`. The $m$ inputs of a convolution are those of its whole window of $k$ places: the authors
+    All other arrays, such as biases and gains, are divided by their root mean square. `roles` finds the role of each
+    parameter, as in `Muon`. The $m$ inputs of a convolution are those of its whole window of $k$ places: the authors
     divide by another $\sqrt k$.
 
     Args:
@@ -63,8 +63,8 @@ class Scion(AbstractOptimizer):
         norm: norm of hidden matrices.
         head_norm: norm of the head.
         embedding_norm: norm of embeddings.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
         ns_coeffs: coefficients of the Newton-Schulz iteration, as in `ScaleByMuon`.
         ns_steps: number of iterations with a single triple of coefficients.
         eps: added to the norm of a matrix before the first iteration.

@@ -34,8 +34,8 @@ class SOAP(AbstractOptimizer):
     $$
 
     with $g_t$ the gradient at $w_t$, a matrix. The columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$, as
-    in `ScaleBySOAP`. The first call computes them from the first gradient, and changes no parameter. Vectors are
-    trained by Adam, also from the second call on.
+    in `ScaleBySOAP`. The first call computes them from the first gradient, and changes no parameter. Adam trains
+    vectors, also from the second call on.
 
     `EShampoo` is the form of Meta's Distributed Shampoo, without the skipped step.
 

@@ -26,12 +26,12 @@ class Tiger(AbstractOptimizer):
     $$
 
     with $g_t$ the gradient at $w_t$ and $m_0 = 0$. The root mean square is that of each array, and of each row of
-    embeddings. Biases, gains and other vectors have $\rho$ in its place, and don't decay. A matrix of zeros doesn't
-    move.
+    embeddings. For biases, gains and other vectors, it is replaced by $\rho$, and they don't decay. A matrix of zeros
+    doesn't move.
 
     An array whose gradient is not finite is shrunk by a factor instead, a gain towards 1. With `every_k` of $k$, the
     momentum accumulates the gradients of $k$ steps, and the last one moves the parameters; see `ScaleByTiger`. The
-    names of layers tell what parameters are; give roles for other ones.
+    kinds of parameters follow from the names of layers; pass `roles` for other names.
 
     Args:
         learning_rate: learning rate $\eta$, relative to the size of the parameters, a number or a schedule.
@@ -41,8 +41,8 @@ class Tiger(AbstractOptimizer):
         every_k: number of steps whose gradients are averaged.
         shrink_ratio: factor of an array whose gradient is not finite.
         mu_dtype: dtype of the momentum; by default that of the parameters.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
 
     References:
         Su, [Tiger: A Tight-fisted Optimizer](https://github.com/bojone/tiger), 2023.

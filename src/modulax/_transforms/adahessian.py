@@ -63,8 +63,8 @@ class ScaleByAdaHessian(AbstractContainer):
         hessian_diagonal_fn: transform that returns $\hat h_t$, given all extra arguments.
         mu_dtype: dtype of the first moment; by default that of the parameters.
         per_output: whether the estimate is averaged over the weights of each output of a matrix, and of each token.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`. Of `Other()`, each entry is a block.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`. Of `Other()`, each entry is a block.
 
     References:
         Yao et al., [ADAHESSIAN: An Adaptive Second Order Optimizer for Machine

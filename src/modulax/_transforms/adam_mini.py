@@ -34,7 +34,7 @@ class ScaleByAdamMini(AbstractByBlocks[ScaleByAdamMiniState]):
     \end{aligned}
     $$
 
-    The role of a parameter tells its blocks:
+    The blocks follow from the role of the parameter:
 
     * each head of a query and of a key, where the number of heads is known, also of several projections in one array;
     * each output of every other matrix: of hidden layers, values, outputs of attention, the head and LoRA;
@@ -49,8 +49,8 @@ class ScaleByAdamMini(AbstractByBlocks[ScaleByAdamMiniState]):
         b2: exponential decay rate $\beta_2$ of the second moment.
         eps: $\varepsilon$, added to the denominator.
         mu_dtype: dtype of the first moment; by default that of the parameters.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`. `{"*.qkv": Attention(heads=8)}` gives heads, and `Other()` is one block.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`. `{"*.qkv": Attention(heads=8)}` gives heads, and `Other()` is one block.
 
     References:
         Zhang et al., [Adam-mini: Use Fewer Learning Rates To Gain More](https://arxiv.org/abs/2406.16793), 2024, and

@@ -62,7 +62,7 @@ def scale_of(role: AbstractRole, shape: Shape) -> float:
 
 
 class ScaleByAmos(AbstractByBlocks[ScaleByAmosState]):
-    r"""Divides updates by their root mean square, with a learning rate and a weight decay that fall: the step of Amos.
+    r"""Divides updates by their root mean square, with a decaying learning rate and weight decay: the step of Amos.
 
     $$
     \begin{aligned}
@@ -76,10 +76,10 @@ class ScaleByAmos(AbstractByBlocks[ScaleByAmosState]):
     \end{aligned}
     $$
 
-    with $\xi$ the learning rate and $b_0 = 0$. The scale $\eta$ of a parameter is what its entries are expected to grow
-    to. By default its role tells: 1 for the gain of a norm, 0.5 for a bias, $\sqrt{2 / d}$ for an embedding of $d$
-    entries per token, $1 / \sqrt n$ for a matrix and for a convolution of $n$ inputs, and 1 for everything else. The
-    authors take $\sqrt{2 / n}$ for a layer whose inputs are rectified.
+    with $\xi$ the learning rate and $b_0 = 0$. The scale $\eta$ of a parameter is the size to which its entries are
+    expected to grow. By default it follows from the role: 1 for the gain of a norm, 0.5 for a bias, $\sqrt{2 / d}$ for
+    an embedding of $d$ entries per token, $1 / \sqrt n$ for a matrix and for a convolution of $n$ inputs, and 1 for
+    everything else. The authors take $\sqrt{2 / n}$ for a layer whose inputs are rectified.
 
     A block is a single entry. With `per_output`, it is all weights of one output of a matrix or of one token of an
     embedding, and all of any other array, which saves nearly all of the memory.
@@ -96,8 +96,8 @@ class ScaleByAmos(AbstractByBlocks[ScaleByAmosState]):
         c_coef: $c$, how fast the weight decay falls.
         eps: $\varepsilon$, the smallest second moment.
         per_output: whether there is one number for each output and each token, and for each other array.
-        roles: what parameters are, where it is not found or found wrongly: a mapping from patterns to roles, or the
-            result of `roles(model)`.
+        roles: roles of parameters for which they are not found, or found wrongly: a mapping from patterns to roles, or
+            the result of `roles(model)`.
 
     References:
         Tian and Parikh, [Amos: An Adam-style Optimizer with Adaptive Weight Decay towards Model-Oriented

@@ -66,7 +66,7 @@ class _Leaf(NamedTuple):
 
 
 class ScaleByApollo(AbstractMatrixRule):
-    r"""Scales the gradient of every matrix by factors that Adam would have in a low-rank projection: that of Apollo.
+    r"""Scales the gradient of every matrix as Adam scales its low-rank projection: the direction of Apollo.
 
     $$
     \begin{aligned}

@@ -60,9 +60,9 @@ class ScaleByDion(AbstractMatrixRule):
     $$
 
     where $\operatorname{qr}$ is the orthonormal factor of the QR decomposition, $Q$ has $r$ columns $j$, and
-    $M_0 = 0$. The entries of $Q_0$ are standard normal. What the $r$ directions leave out stays in the momentum
-    entirely: this is the feedback of the error. While a momentum is zero, so is the update, and $Q$ stays as it is.
-    Leaves that aren't matrices pass through unchanged. Query, key and value in one array are three matrices.
+    $M_0 = 0$. The entries of $Q_0$ are standard normal. The part of the momentum outside the $r$ directions stays in
+    it: this is error feedback. While a momentum is zero, the update is zero, and $Q$ does not change. Leaves that
+    aren't matrices pass through unchanged. Query, key and value in one array are three matrices.
 
     Args:
         beta: decay rate $\beta$ of the part of the momentum that the update has.

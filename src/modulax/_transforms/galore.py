@@ -85,7 +85,7 @@ class ScaleByGaLore(AbstractContainer):
     unchanged, and their updates are not multiplied by $\alpha$.
 
     The signs of singular vectors are those that the decomposition on the device returns. The moments stay when the
-    projector changes, as in the authors' code, so a training on a GPU is another one than on a CPU from then on.
+    projector changes, as in the authors' code, so from then on a training on a GPU differs from one on a CPU.
 
     Args:
         rank: rank $r$ of the projection. A matrix with a smaller side keeps its size, and is only rotated.

@@ -32,8 +32,8 @@ class HutchinsonDiagonal(AbstractTransform):
     The entries of $r$ are $\pm 1$ with equal probability. The estimate is unbiased, and exact if the Hessian is
     diagonal. It costs about two gradients.
 
-    The objective $f$ is the extra argument `obj_fn`, a function of the parameters alone. Outside of your own `jit`, a
-    plain function is compiled at every call; bind the batch as an array in a `jax.tree_util.Partial`, and nothing is:
+    The objective $f$ is the extra argument `obj_fn`, a function of the parameters alone. Outside your own `jit`, a
+    plain function is compiled at every call. To avoid this, bind the batch as an array in a `jax.tree_util.Partial`:
 
         obj_fn = jax.tree_util.Partial(loss, batch=batch)
         transform.update(grads, state, params, obj_fn=obj_fn)

@@ -80,7 +80,7 @@ class _Leaf(NamedTuple):
 
 
 class ScaleByKron(AbstractMatrixRule):
-    r"""Whitens the momentum of each matrix by triangular factors that are learned from noise: the direction of Kron.
+    r"""Whitens the momentum of each matrix by two triangular factors: the direction of Kron (PSGD).
 
     $$
     \begin{aligned}
@@ -103,8 +103,8 @@ class ScaleByKron(AbstractMatrixRule):
     factors, chosen at random, $Q_L$ and $Q_R$ are first multiplied by numbers that make their largest entries equal.
     The factors of a matrix of zeros stay as they are.
 
-    Triangular and diagonal matrices depend on the basis. So rotated parameters don't have a rotated trajectory, as they
-    have with `ScaleByShampoo`.
+    Triangular and diagonal matrices depend on the basis. So rotated parameters don't follow a rotated trajectory,
+    unlike with `ScaleByShampoo`.
 
     Args:
         b1: exponential decay rate $\beta$ of the momentum.

@@ -120,7 +120,7 @@ class DifferentiallyPrivateAggregate(AbstractTransform):
     `update` takes per-example gradients $g_i$, with a leading axis of examples on every array, as returned by
     `jax.vmap(jax.grad(loss), in_axes=(None, 0))`. So it must be the first part of a chain. The privacy guarantee
     depends on how the examples are drawn, and on the number of steps. `MultiSteps` can't be put around it, because
-    summing several batches with noise in each is another algorithm.
+    summing several batches with noise in each is a different algorithm.
 
     Args:
         l2_norm_clip: largest norm $C$ of the gradient of one example.

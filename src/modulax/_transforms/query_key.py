@@ -17,7 +17,7 @@ K = TypeVar("K")
 def clip_query_key(
     query: Q, key: K, max_logits: ArrayLike, threshold: ArrayLike = 100.0, *, axis: int = -2
 ) -> tuple[Q, K]:
-    r"""Scale the weights of queries and keys down in each head whose attention logits exceeded a threshold (QK-Clip).
+    r"""Scale down the query and key weights of each head whose attention logits exceeded a threshold (QK-Clip).
 
     $$
     \gamma_h = \min(1, \tau / S_h), \qquad W_q^h \leftarrow \sqrt{\gamma_h}\, W_q^h, \qquad
@@ -31,7 +31,7 @@ def clip_query_key(
         params = step(params)
         params["query"], params["key"] = clip_query_key(params["query"], params["key"], max_logits)
 
-    If several heads share a key, give None for it. Then $W_q^h \leftarrow \gamma_h W_q^h$, as for the rotary part of
+    If several heads share a key, pass None for it. Then $W_q^h \leftarrow \gamma_h W_q^h$, as for the rotary part of
     the queries in the paper. A head whose largest logit is infinite or NaN stays as it is.
 
     No released code exists; this is the paper's algorithm.

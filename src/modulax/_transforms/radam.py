@@ -22,7 +22,7 @@ class _RAdamNumbers(NamedTuple):
 
 
 class ScaleByRAdam(AbstractLeafwise[ScaleByAdamState]):
-    r"""Adam's direction, rectified for the variance of its step size while that rests on few updates: RAdam.
+    r"""Adam's direction, rectified for the variance of its step size in the first steps: the direction of RAdam.
 
     $$
     \begin{aligned}

@@ -54,8 +54,8 @@ class ClipByRunningNorm(AbstractNormClip[ClipByRunningNormState]):
 
         Chain(ClipByRunningNorm(), AdamW(1e-3))
 
-    A norm is an outlier if its z-score exceeds a threshold. It is then reduced towards the mean, the more the larger it
-    is:
+    A norm is an outlier if its z-score exceeds a threshold. It is then reduced towards the mean; larger norms are
+    reduced more:
 
     $$
     z_t = \frac{\|g_t\| - \mu}{\sigma + \varepsilon}, \qquad

@@ -118,12 +118,12 @@ class ScaleByShampoo(AbstractContainer):
     $$
 
     With $\beta_2 < 1$, $L$ and $R$ are exponential averages, corrected by $1 - \beta_2^t$. The roots are computed every
-    $k$ steps, from step `start` on; until then the update is that of the grafting, or $\hat m_t$. A vector has the left
-    factor alone, with the root $-1/2$. A matrix with a longer side than `block_size` is divided into blocks, each of
+    $k$ steps, from step `start` on; until then the update is that of the grafting, or $\hat m_t$. A vector has only the
+    left factor, with the root $-1/2$. A matrix with a longer side than `block_size` is divided into blocks, each of
     which has its own factors.
 
-    With a `grafting`, each block of an update has the norm of that block of the update of that transform, which gets
-    the same gradients. For Distributed Shampoo's `SGDPreconditionerConfig`, write `Ema(b1)`; for its
+    With a `grafting`, each block of an update has the norm of the same block in the update of that transform, which
+    receives the same gradients. For Distributed Shampoo's `SGDPreconditionerConfig`, write `Ema(b1)`; for its
     `AdamPreconditionerConfig(beta2, epsilon)`, without `b3`, `ScaleByAdam(b1, beta2, epsilon)`. Its AdaGrad and its
     RMSprop divide the momentum by the root of their second moment, for which there is no class.
 

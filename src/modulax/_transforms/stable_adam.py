@@ -18,7 +18,7 @@ from .regularization import AbstractDecayingRule, split_decay
 
 
 class ScaleByStableAdam(AbstractDecayingRule[ScaleByAdamState]):
-    r"""The direction of Adam, reduced in arrays whose second moment lags behind the gradient: that of StableAdamW.
+    r"""Adam's direction, reduced in arrays whose second moment lags behind the gradient: the direction of StableAdamW.
 
     $$
     \begin{aligned}

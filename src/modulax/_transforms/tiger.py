@@ -40,8 +40,8 @@ class ScaleByTiger(AbstractLeafwise[ScaleByTigerState]):
     \end{aligned}
     $$
 
-    The result is the full step, including learning rate and sign. If an entry of $g_t$ is not finite, the momentum
-    stays as it is, and the parameters are shrunk instead: $u_t = (r - 1) (w_t - c)$, with $r$ of `shrink_ratio`.
+    The result is the full step, including learning rate and sign. If an entry of $g_t$ is not finite, the momentum does
+    not change, and the parameters are shrunk instead: $u_t = (r - 1) (w_t - c)$, with $r$ of `shrink_ratio`.
 
     With `every_k` of $k$, the gradients of $k$ steps are averaged in the momentum itself, which decays at the first of
     them; the last one moves the parameters. So the accumulation needs no memory, in contrast to `MultiSteps`.

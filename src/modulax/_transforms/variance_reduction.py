@@ -35,7 +35,7 @@ class _Previous(NamedTuple):
 
 
 class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
-    r"""Adds a multiple of the difference to the last gradient, before a momentum: the corrected gradient of MARS.
+    r"""Corrects each gradient by its difference from the last one, before a momentum: variance reduction (MARS).
 
     $$
     c_t = g_t + \gamma \frac{\beta}{1 - \beta} (g_t - g'_t), \qquad
@@ -44,14 +44,14 @@ class ReduceVariance(AbstractLeafwise[ReduceVarianceState]):
 
     $\beta$ is the decay rate of the momentum that follows, and the norm is that of each array. In the approximate form
     of MARS, $g'_t = g_{t-1}$ is the gradient of the last batch at the last parameters. In the exact form, $g'_t$ is the
-    gradient of the present batch at the last parameters, which `update` and `step` take as `previous_grad`:
+    gradient of the current batch at the last parameters, which `update` and `step` take as `previous_grad`:
 
         previous = jax.grad(loss)(last_params, batch)
         grads = jax.grad(loss)(params, batch)
         updates, state = ReduceVariance(exact=True).update(grads, state, params, previous_grad=previous)
 
-    It is the gradient as it is given here: one that is scaled, clipped or accumulated must be so before. In either
-    form $g'_1 = 0$, as in the authors' code, and `previous_grad` is not read in the first step.
+    `previous_grad` is used as given: scale, clip or accumulate it like the gradient beforehand. In either form $g'_1 =
+    0$, as in the authors' code, and `previous_grad` is not read in the first step.
 
     Args:
         gamma: strength $\gamma$ of the correction.

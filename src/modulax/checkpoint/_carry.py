@@ -73,19 +73,19 @@ def carry(
     classes too: the average of the gradients that Adam keeps, $m_t = (1 - \beta) \sum_k \beta^{t-k} g_k$, becomes the
     sum $v_t = \sum_k \mu^{t-k} g_k$ of SGD by $v = m / (1 - \mu)$, and the sum becomes the average of Lion or Muon by
     $m = (1 - \mu) v$. With equal decay rates this is the momentum that the new optimizer would have after the same
-    gradients. Between two sums with other decay rates, also of one class, the average is what stays the same.
+    gradients. Between two sums with different decay rates, also of one class, the average stays the same.
 
-    What belongs together is carried together or begins fresh: the moments of a parameter, and a step count with the
-    moments of all parameters that it counts the steps of. So if the new Adam has a parameter that the old one lacked,
-    its whole state is fresh, because a step count would be wrong for zero moments. A momentum is not carried if its
-    input is another one, such as the scaled updates in RMSProp, nor into a transform that divides it by a second moment
-    of its own, such as Adam after SGD, nor if it could come from several states. The report gives the reason for each
-    array. Two inputs are the same if the transforms before are of the same classes: after another factor of `Scale`, or
-    another `every_k` of the sums of `MultiSteps(use_grad_mean=False)`, the momentum keeps the scale that it had.
+    Arrays that belong together are carried together or begin fresh: the moments of a parameter, and a step count with
+    the moments of all parameters whose steps it counts. So if the new Adam has a parameter that the old one lacked, its
+    whole state is fresh, because a step count would be wrong for zero moments. A momentum is not carried if its input
+    differs, such as the scaled updates in RMSProp, nor into a transform that divides it by its own second moment, such
+    as Adam after SGD, nor if it could come from several states. The report gives the reason for each array. Two inputs
+    are the same if the transforms before are of the same classes: after a different factor of `Scale`, or a different
+    `every_k` of the sums of `MultiSteps(use_grad_mean=False)`, the momentum keeps its old scale.
 
-    Schedules of an optimizer of the same class go on, as after `optimizer.replace(...)`. In one of another class, their
-    step count is 0; to go on, set it: `tree.set(state, step=old_state.step)`. Hyperparameters are always those of the
-    new optimizer.
+    Schedules of an optimizer of the same class continue, as after `optimizer.replace(...)`. In an optimizer of a
+    different class, their step count is 0; to continue them, set it: `tree.set(state, step=old_state.step)`.
+    Hyperparameters are always those of the new optimizer.
 
     Args:
         optimizer: the new optimizer.

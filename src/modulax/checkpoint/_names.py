@@ -99,10 +99,9 @@ class Report:
         fresh: leaves of the template that the checkpoint doesn't have; they have the values of the template.
         unused: names of the checkpoint that the template doesn't have.
         proposed: the `rename` with which unused arrays would fill fresh leaves of the same shapes, if there is one.
-        remarks: states that stay fresh because the checkpoint lacks some of the moments that they count the steps of,
-            or has several states for them, with different counts; states that are restored without such a count; fresh
-            copies of restored parameters, such as the slow weights of `Lookahead`; and fields that are as optax keeps
-            them.
+        remarks: states that stay fresh because the checkpoint lacks some of the moments whose steps they count, or has
+            several states for them, with different counts; states that are restored without such a count; fresh copies
+            of restored parameters, such as the slow weights of `Lookahead`; and fields that hold optax's quantity.
     """
 
     restored: dict[str, str]

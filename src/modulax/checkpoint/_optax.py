@@ -44,9 +44,9 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         template = {"params": params, "opt_state": optimizer.init(params)}
         tree, report = checkpoint.state_from_optax(template, "runs/17/checkpoint")
 
-    The source is a folder that orbax wrote, what orbax returns for it without a target, an optax state, or any tree
-    with one in it, such as Flax's `TrainState` and `nnx.state(optimizer)`. The template is a modulax state, or a tree
-    with modulax states and whatever else is to be read. The optax state is looked up under the same name as the state
+    The source is a folder that orbax wrote, the result of restoring it with orbax without a target, an optax state, or
+    any tree with one in it, such as Flax's `TrainState` and `nnx.state(optimizer)`. The template is a modulax state, or
+    a tree with modulax states and anything else to read. The optax state is looked up under the same name as the state
     in the template, or else under `opt_state`.
 
     The states of a chain are matched in its order, those of groups and of `named_chain` by name, and their fields by
@@ -54,8 +54,8 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
     step count that an optimizer keeps for its schedules is taken from optax's. `Lookahead` and `ScheduleFree` need the
     parameters too, since optax keeps the slow parameters among them and computes the average from them.
 
-    Some fields hold something else with `follow="optax"`, such as the maximum in `AMSGrad`. Give the optimizer this
-    option where a remark in the report names one.
+    Some fields hold a different quantity with `follow="optax"`, such as the maximum in `AMSGrad`. Give the optimizer
+    this option if a remark in the report names such a field.
 
     This converts a state. To use an optax transformation in modulax, see `modulax.from_optax`.
 
@@ -65,8 +65,8 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         rename: renamed modules, see `restore`.
         strict: whether to raise an error for arrays without counterpart. Otherwise they are only listed in the report.
             Counters are never an error, nor are hyperparameters of transforms in the template, nor numbers that optax
-            keeps in a state and modulax does not, such as `b1` of `schedule_free`. Those of `inject_hyperparams` have
-            their place in the state of `Injected`.
+            keeps in a state and modulax does not, such as `b1` of `schedule_free`. Those of `inject_hyperparams` belong
+            in the state of `Injected`.
 
     Returns:
         The filled template, and a `Report` of where each array came from.

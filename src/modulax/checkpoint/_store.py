@@ -49,8 +49,8 @@ def _orbax() -> Any:
 def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False) -> None:
     """Save the arrays and numbers of a tree as an orbax checkpoint, and return once they are on disk.
 
-    The checkpoint appears under its path only when it is complete. With `overwrite`, the old one is restored until
-    then. What a killed `save` to the same path left beside it is removed by the next one, after a minute.
+    The checkpoint appears under its path only when it is complete. With `overwrite`, `restore` reads the old checkpoint
+    until then. The next `save` to the same path removes what a killed one left beside it, after a minute.
 
     To save in the background use orbax itself, which accepts optimizers and states as they are; `restore` reads the
     result.

@@ -39,18 +39,18 @@ def state_from_torch(
             optimizer.init(params), torch_optimizer.state_dict(), {"hidden.weight": 0, "hidden.bias": 1}
         )
 
-    torch keeps weights as `(outputs, inputs, *window)`, as Equinox does. Flax's kernels are transposed, and those of
+    torch stores weights as `(outputs, inputs, *window)`, as Equinox does. Flax's kernels are transposed, and those of
     attention split by heads. The layout of an array follows from its role in the model, see `modulax.roles`, or else
     from its shape.
 
-    torch's `RMSprop` keeps its momentum without the learning rate, ours with it, so it is multiplied by the rate.
+    torch's `RMSprop` stores its momentum without the learning rate, ours includes it, so it is multiplied by the rate.
 
     Args:
         template: the initial state of the modulax optimizer, `optimizer.init(params)`.
         state_dict: the result of `state_dict()` of the torch optimizer, with tensors as NumPy arrays.
         names: the key of each parameter in `state_dict["state"]`, by the path of our parameter.
-        convert: function of the path and an array of torch that returns it in our layout, where this is not known:
-            `lambda path, x: x.T if path == "w" else None`. None stands for the layout that is found.
+        convert: function of the path and an array of torch that returns the array in our layout, for layouts that can't
+            be found: `lambda path, x: x.T if path == "w" else None`. None selects the layout that is found.
 
     Returns:
         The filled state, and a `Report`.

@@ -121,5 +121,5 @@ class TrainState(train_state.TrainState):
         return self.tx.eval_params(self.opt_state, params)
 
     def metrics(self) -> dict[str, Any]:
-        """Return what a log wants, by short names: the learning rate in force, measurements, counters."""
+        """Return scalars for a log, by short names: the learning rate in force, measurements, counters."""
         return self.tx.metrics(self.opt_state)

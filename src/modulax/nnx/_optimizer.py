@@ -156,11 +156,11 @@ class Optimizer(nnx.Pytree):
 
         optimizer.hyperparameters.learning_rate[...] = 1e-4  # nothing is recompiled
 
-    Write `nnx.jit`, not `jax.jit`, under which the model and the optimizer are copies: nothing would be trained.
+    Write `nnx.jit`, not `jax.jit`: under `jax.jit` the model and the optimizer are copies, and nothing is trained.
 
     Args:
         model: the model.
-        optimizer: a transform or an optimizer. What it knows of roles, as `Muon` does, it reads from the model.
+        optimizer: a transform or an optimizer. Roles, such as `Muon` uses, are read from the model.
         wrt: filter of the variables to train, the same as for `nnx.grad`.
         graph: graph mode or tree mode, as in `nnx.Optimizer`; the default is set by `nnx.set_graph_mode`.
         zero: axis of the mesh to divide the state over, or several axes, as in `state_sharding` (ZeRO-1).
@@ -168,10 +168,9 @@ class Optimizer(nnx.Pytree):
 
     Attributes:
         hyperparameters: the optimizer, with an `nnx.Variable` in place of every hyperparameter.
-        opt_state: the state in few variables, which NNX passes in less time: an `nnx.OptState` for each field of the
-            state, with several arrays by dotted path in an `Arrays`. Moments of parameters with metadata, such
-            as `out_sharding`, are in variables of their own that carry them. To read a moment, write
-            `mx.tree.get(optimizer.state, "mu")`.
+        opt_state: the state in few variables, which saves NNX time: an `nnx.OptState` for each field of the state, with
+            several arrays by dotted path in an `Arrays`. Moments of parameters with metadata, such as `out_sharding`,
+            are in separate variables that carry it. To read a moment, write `mx.tree.get(optimizer.state, "mu")`.
 
     Raises:
         ValueError: if `optimizer` is not a modulax transform or has an `Injected` in it, if `wrt` selects no variable,
@@ -313,7 +312,7 @@ class Optimizer(nnx.Pytree):
 
     @result_is_indexed
     def metrics(self) -> dict[str, Any]:
-        """Return what a log wants, by short names: the learning rate in force, measurements, counters."""
+        """Return scalars for a log, by short names: the learning rate in force, measurements, counters."""
         return self.transform.metrics(self.state)
 
 

@@ -28,7 +28,7 @@ _REDUCTIONS = ("mean", "median")
 
 
 class SearchSpace:
-    """An optimizer and the distributions of those hyperparameters that are to be tuned, for `compare`.
+    """An optimizer and the distributions of the hyperparameters to tune, for `compare`.
 
         space = sweeps.SearchSpace(mx.AdamW(1e-3), learning_rate=sweeps.LogUniform(1e-4, 1e-1))
 
@@ -54,7 +54,7 @@ class SearchSpace:
         return drawn("sweeps.SearchSpace", key, self.optimizer, n, self.spaces)
 
     def edges(self, at: np.ndarray, best: int) -> dict[str, bool]:
-        """The hyperparameters of which no larger value was tried than that of the best member (True), or no smaller."""
+        """The hyperparameters of which the best member has the largest value that was tried (True), or the smallest."""
         found = {}
         for column, (name, space) in enumerate(self.spaces.items()):
             for above, extreme in ((False, at[:, column].min()), (True, at[:, column].max())):
@@ -117,8 +117,8 @@ class Comparison:
         test: the metric that is reported.
         mode: `"min"` if small values are good, `"max"` if large ones are.
         reduce: `"mean"` or `"median"` over the seeds.
-        edges: for each name, the hyperparameters of which the chosen value is the smallest or the largest that was
-            tried, so that a better one may be beyond it.
+        edges: for each name, the hyperparameters whose chosen value is the smallest or the largest that was tried, so a
+            better value may lie beyond it.
         values: the reported metric on the new seeds, `[optimizer, seed]`.
         intervals: its mean or median over the seeds, with a bootstrap interval of 95 %.
         differences: the difference between two optimizers in it, `[optimizer, optimizer]`, with an interval; the seeds
@@ -142,12 +142,12 @@ class Comparison:
 
     @property
     def ranks(self) -> dict[str, int]:
-        """One more than the number of optimizers that are better beyond doubt, so that those in doubt share a rank."""
+        """One more than the number of optimizers that are significantly better; indistinguishable ones share a rank."""
         worse = self.differences.low > 0 if self.mode == "min" else self.differences.high < 0
         return dict(zip(self.names, (1 + worse.sum(axis=1)).tolist(), strict=True))
 
     def ties(self, name: str) -> list[str]:
-        """Return the optimizers that can't be told from this one: the interval of the difference contains zero.
+        """Return the optimizers that tie with this one: the interval of the difference contains zero.
 
         Args:
             name: the name of an optimizer.
@@ -184,8 +184,8 @@ class Comparison:
     def table(self) -> list[dict[str, Any]]:
         """Return a dict for each optimizer, the best first: rank, metric with interval, difference from the best.
 
-        `pandas.DataFrame` takes it as it is. `ties` names the optimizers that can't be told from this one, and `edge`
-        the hyperparameters whose chosen value is at the edge of what was tried.
+        `pandas.DataFrame` takes it as it is. `ties` names the optimizers that can't be distinguished from this one, and
+        `edge` the hyperparameters whose chosen value is at the edge of the tried range.
         """
         columns = self.results.sweep.table()
         rows = []
@@ -283,13 +283,13 @@ def compare(
         print(comparison)
 
     `budget` members of each optimizer are drawn from its space and trained with one seed. The best by `metric` is
-    chosen, and trained again with `seeds` new seeds, which are the same for all optimizers. So its report isn't that of
-    a lucky run. Where the best member has the largest or the smallest value of a hyperparameter, half as many members
-    are drawn beyond it; one that can't have such values stays in its space. If the chosen value is at the edge even
-    then, `edges` says so: the space was too narrow.
+    chosen, and trained again with `seeds` new seeds, which are the same for all optimizers, so that the report is not
+    about a lucky run. If the best member has the largest or smallest tried value of a hyperparameter, half as many
+    members are drawn beyond it, as far as the hyperparameter allows. If the chosen value is still at the edge, `edges`
+    says so: the space was too narrow.
 
-    The intervals are those of a percentile bootstrap over the seeds, and no correction is made for the number of pairs.
-    Eight seeds show large differences only. Compare at two lengths of training: an order often changes with the length.
+    The intervals come from a percentile bootstrap over the seeds, without a correction for the number of pairs. Eight
+    seeds show only large differences. Compare at two lengths of training: the order often changes with the length.
 
     References:
         Dodge et al., [Show Your Work: Improved Reporting of Experimental

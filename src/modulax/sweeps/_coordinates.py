@@ -90,8 +90,8 @@ def coordinate_check(
         check.growth()
 
     In muP, the change of every activation after a few steps is independent of the width. In the standard
-    parametrization with Adam it grows with the width, so that the best learning rate shrinks. Keep the batch fixed, and
-    the learning rate at that of the training.
+    parametrization with Adam it grows with the width, so the best learning rate shrinks. Keep the batch fixed, and use
+    the learning rate of the training.
 
     Args:
         make: function of a width and a random key, which returns the optimizer, the parameters or the model, and a

@@ -39,12 +39,12 @@ def halving(
         results = sweeps.halving(sweep, trainable, "loss", rungs=[3, 9, 27])
         optimizer, row = results.best("loss")
 
-    The members that are left are moved together, so that the work shrinks with their number: 81 members with the rungs
-    3, 9, 27 take 567 segments, and 2187 in `run`. A member that diverged ranks last. Members of different classes are
-    ranked together.
+    The remaining members are packed together, so the work shrinks with their number: 81 members with the rungs 3, 9, 27
+    take 567 segments, and 2187 in `run`. A member that diverged ranks last. Members of different classes are ranked
+    together.
 
-    An early rung is cheap, and its ranking says little of the end. Let the first be at a ninth of the training at
-    least, and after the warm-up. The last few are close to each other: train them again with new seeds.
+    An early rung is cheap, but its ranking says little about the final one. Put the first rung after the warm-up, and
+    at a ninth of the training or later. The last few members are close to each other: train them again with new seeds.
 
     References:
         Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016.

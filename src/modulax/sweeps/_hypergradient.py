@@ -87,7 +87,7 @@ Variables = dict[str, tuple[int, Interval]]  # by dotted path: place among the l
 class Hypergradient(Generic[Optimizer]):
     """The loss after training and its derivative, as functions of the unconstrained values of some hyperparameters.
 
-    `hypergradient` makes it.
+    Returned by `hypergradient`.
 
     Attributes:
         start: the unconstrained values of the optimizer that was given, by dotted path.
@@ -176,9 +176,9 @@ def hypergradient(
 
     It is `jax.value_and_grad` with respect to the optimizer, compiled, in variables that keep every hyperparameter $h$
     inside its open interval $(a, b)$: $h = a + e^x$ if $b = \infty$, $h = a + (b - a)\,\sigma(x)$ if both bounds are
-    finite. The interval follows from the declaration of the hyperparameter: $(0, 1)$ for decays such as `b1`,
-    $(0, \infty)$ for whatever can't be negative, and also for a positive number without such a requirement, such as a
-    learning rate. Only the named hyperparameters are learned.
+    finite. The interval follows from the declaration of the hyperparameter: $(0, 1)$ for decays such as `b1`, and $(0,
+    \infty)$ for numbers that can't be negative and for positive numbers without a declared range, such as a learning
+    rate. Only the named hyperparameters are learned.
 
     The training is differentiated in reverse mode, for which a `jax.lax.scan` stores the model and the state of every
     step; `checkpointed_scan` stores far fewer. The derivative of a training whose steps are too large for the curvature
@@ -289,8 +289,8 @@ def checkpointed_scan(
     r"""Return what `jax.lax.scan` returns, with less memory when it is differentiated.
 
     The reverse mode needs the intermediate values of every step. Here only the carries between segments are stored, and
-    a segment is computed again when its derivative is needed: $O(k + n/k)$ carries for $n$ steps in $k$ segments, and
-    so $O(\sqrt{n})$ by default, for one more forward pass (Chen et al., 2016).
+    each segment is recomputed when its derivative is needed: $O(k + n/k)$ carries for $n$ steps in $k$ segments, and so
+    $O(\sqrt{n})$ by default, for one more forward pass (Chen et al., 2016).
 
     References:
         Chen, Xu, Zhang & Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.

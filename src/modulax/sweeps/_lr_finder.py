@@ -40,7 +40,7 @@ class RangeTest:
         suggestion: a learning rate to begin with; None if the test found none.
         peak: the rate with the best smoothed score; None if there is no suggestion. If constant rates were tested, it
             is a peak to begin with for a schedule that warms up and decays.
-        note: what is wrong with the range, or why there is no suggestion; empty if all is well.
+        note: what is wrong with the range, or why there is no suggestion; otherwise empty.
     """
 
     results: Results
@@ -117,9 +117,9 @@ def lr_finder(
         optimizer = mx.AdamW(found.suggestion)
         found.plot()
 
-    It is the range test of Smith (2017) as a sweep: every rate has a short training of its own, from the same
-    beginning, in place of one training in which the rate grows at each step. So the score of a rate doesn't depend on
-    the rates before it, and the training is yours, such as the first hundred steps.
+    This is the range test of Smith (2017) as a sweep: each rate runs a separate short training from the same start,
+    instead of one training in which the rate grows at each step. So the score of a rate doesn't depend on smaller
+    rates, and the training can be your own, such as its first hundred steps.
 
     The suggestion is the smallest rate at which the smoothed score has made 80 % of the way from that of the lowest
     rate to the best one: in the logarithm of the metric, if all its values are positive and small ones are good. It

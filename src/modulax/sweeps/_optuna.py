@@ -101,27 +101,27 @@ def optuna(
     anything but numbers, strings, bools and None, such as schedules, is stored as text.
 
     With a `Trainable` and several segments, the metric of every segment is reported, and a trial that the study's
-    pruner stops is told as pruned. Its place in the batch computes on, without effect; a batch ends when all of its
-    trials are pruned. A trial that diverged has the value infinity, the worst one, so that the sampler avoids its
-    neighborhood; Optuna would ignore a failed one.
+    pruner stops is marked as pruned. Its place in the batch keeps computing, without effect; a batch ends when all of
+    its trials are pruned. A trial that diverged has the value infinity, the worst one, so the sampler avoids its
+    neighborhood; Optuna would ignore a failed trial.
 
-    A study with finished trials goes on: `trials` counts those that are complete or pruned in the storage, whoever
-    trained them. Several machines may share a storage; with `k` of them, there may be up to `k - 1` batches more in the
-    end, which the others train when the last trial finishes. A trial that was in training when its process was killed
-    remains in the state RUNNING and isn't counted; nothing tells it from one that another machine is training. If an
-    exception ends the call, its trials are told as failed.
+    A study with finished trials is continued: `trials` counts all complete or pruned trials in the storage. Several
+    machines may share a storage; with `k` of them, there may be up to `k - 1` extra batches, which the others are
+    training when the last trial finishes. A trial whose process was killed remains in the state RUNNING and isn't
+    counted; it can't be distinguished from one that another machine is training. If an exception ends the call, its
+    trials are marked as failed.
 
     Args:
         study: a study of Optuna, with the sampler, the pruner and the storage of your choice.
-        optimizer: the optimizer; whatever is not named stays as it is.
+        optimizer: the optimizer; other hyperparameters keep their values.
         train: `train(optimizer, key)`, or a `Trainable`.
         trials: the number of trials that the study has in the end.
         batch: how many trials are proposed and trained at a time. The sampler learns nothing within a batch.
-        metric: the name of the metric that is the study's objective; may be left out if there is only one. Of a study
-            with several directions, a list of names.
+        metric: the name of the metric that is the study's objective; optional if there is only one. For a study with
+            several directions, a list of names.
         reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
         seeds: the number of seeds with which each trial is trained.
-        key: random key, as in `run`; the sampler has a seed of its own.
+        key: random key, as in `run`; the sampler has its own seed.
         segments: the number of segments of a `Trainable`.
         devices: as in `run`.
         memory: as in `run`; if a batch doesn't fit, it is trained in parts.
@@ -129,8 +129,8 @@ def optuna(
         **spaces: the space of each hyperparameter, by the names of `replace`.
 
     Returns:
-        The results of all trials of the study, in its order. Only the objective is known of trials that were trained by
-        another call: it is the same for all seeds, and their other metrics are NaN (zero for integers).
+        The results of all trials of the study, in its order. For trials of another call, only the objective is known:
+        it is the same for all seeds, and their other metrics are NaN (zero for integers).
 
     Raises:
         ImportError: if Optuna is not installed.

@@ -45,7 +45,7 @@ def pbt(
 
     After a segment, each of the worst members takes the carry and the optimizer of a random one of the best
     (exploitation), and changes the named hyperparameters (exploration). The values are leaves, so all segments run in
-    one program. Every member has a random key of its own.
+    one program. Every member has its own random key.
 
     References:
         Jaderberg et al., "Population Based Training of Neural Networks", 2017. https://arxiv.org/abs/1711.09846

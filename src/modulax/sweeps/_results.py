@@ -174,8 +174,9 @@ class Results:
     def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> tuple[Any, dict[str, Any]]:
         """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
 
-        A run that `diverged` marks counts as the worst, whatever its last value is. If all are marked, as by a metric
-        that is NaN between evaluations, and in `pbt`, where members go on from others, the last values decide.
+        A run that `diverged` marks counts as the worst, whatever its last value. If all are marked, for example by a
+        metric that is NaN between evaluations, and in `pbt`, where members continue from others, the last values
+        decide.
 
         Raises:
             ValueError: if there is no such metric, or if all members diverged.
@@ -257,7 +258,8 @@ class Results:
             figure = results.plot("loss")
             figure.savefig("sweep.pdf")
 
-        A notebook shows it once, whether or not it is the last line of a cell. There are up to three kinds of panels:
+        A notebook shows the figure once, whether or not it is the last line of a cell. There are up to three kinds of
+        panels:
 
         - `"curves"`: the metric over time, if the training returned several values; the color is the first
           hyperparameter that varies, or the class if there are several.

@@ -279,23 +279,23 @@ def run(
 
     `train(optimizer, key)` is an ordinary function for one optimizer, which returns metrics: any pytree of arrays. It
     is traced once per structure of the sweep and mapped over members and seeds; all members get the same keys. For the
-    first structure, it is traced a second time, to find out whether it depends on anything else than its arguments.
+    first structure, it is traced a second time, to detect whether it depends on anything other than its arguments.
 
     Args:
         sweep: a sweep, a list of optimizers, or one optimizer.
         train: `train(optimizer, key)`, or a `Trainable`, which is trained in segments.
         seeds: the number of seeds.
-        key: random key, which is split into one per seed; by default `jax.random.key(0)`. A key of `rbg` draws other
-            numbers in a batch than alone.
+        key: random key, which is split into one per seed; by default `jax.random.key(0)`. A key of `rbg` draws
+            different numbers in a batch than alone.
         segments: the number of segments of a `Trainable`.
         chunk: the largest number of members to train at a time; the chunks are of equal size. By default, as many as
-            the memory of the devices holds, which the compiler and the devices tell.
+            fit in the memory of the devices, according to the compiler and the devices.
         devices: the devices over which the members are spread, or how many; by default all of `jax.devices()`, also
             those of the other processes of a `jax.distributed` job.
         memory: the bytes that may be used on each device; by default 90 % of what is free.
-        folder: a folder, to which finished members and segments are written. If it is there, the sweep goes on where
-            it stopped, with the same results as an uninterrupted one. A folder of another sweep is refused, also if
-            the code of `train` or the data that it closes over have changed; what a host callback computes isn't
+        folder: a folder, to which finished members and segments are written. If it exists, the sweep resumes where it
+            stopped, with the same results as an uninterrupted one. A folder of a different sweep is refused, also if
+            the code of `train` or the data that it closes over have changed; the results of host callbacks aren't
             compared.
         progress: whether to show a progress bar, if tqdm is installed, and the chosen `chunk`.
 

@@ -161,8 +161,8 @@ class Sweep(Sequence[Any]):
     def table(self) -> list[dict[str, Any]]:
         """Return a dict per member: what it is called under `"optimizer"`, and the hyperparameters that vary.
 
-        An optimizer is called by its class, a container also by what is inside: `ClipByGlobalNorm > AdamW` is a chain.
-        `concat` takes names of your own.
+        An optimizer is named by its class, a container also by its parts: `ClipByGlobalNorm > AdamW` is a chain. You
+        can pass your own names to `concat`.
 
         `pandas.DataFrame` takes it as it is. A member has no entry for a hyperparameter that its class doesn't have.
         """
@@ -337,7 +337,7 @@ def grid(optimizer: AbstractTransform, /, **values: Any) -> Sweep:
 
 
 def zipped(optimizer: AbstractTransform, /, **values: Any) -> Sweep:
-    """Return the sweep whose member number `i` has the values number `i`; all columns have one length.
+    """Return the sweep whose member `i` has the `i`-th value of each hyperparameter; all columns have the same length.
 
         sweep = sweeps.zipped(mx.AdamW(1e-3), learning_rate=[1e-4, 1e-3], b2=[0.999, 0.99])
 

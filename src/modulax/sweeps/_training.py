@@ -57,7 +57,7 @@ class Trainable:
 
         trainable = sweeps.Trainable(start, advance)
 
-    The carry may contain Equinox models with their functions; whatever is not an array must be the same after a
+    The carry may contain Equinox models with their functions; anything that is not an array must be the same after a
     segment as before it. Derive random numbers from a key or a step count in the carry.
 
     Args:
