@@ -478,7 +478,7 @@ def test_an_optimizer_in_a_model_is_not_trained():
     new, _ = optimizer.step(grads, optimizer.init(frozen), frozen)
     assert jax.tree.leaves(new.inner) == jax.tree.leaves(frozen.inner) == [pytest.approx(0.1), 0.0, 5.0, 0.0]
     # It is the optimizer that it was, also after a change.
-    assert "learning_rate=0.1," in repr(mx.freeze_hyperparameters(optimizer.replace(learning_rate=0.1)))
+    assert "learning_rate=0.1," in f"{mx.freeze_hyperparameters(optimizer.replace(learning_rate=0.1)):all}"
     changed = mx.freeze_hyperparameters(optimizer).replace(learning_rate=0.5)
     assert set(map(type, jax.tree.leaves(changed))) == {float}
     updates = [t.update(network, t.init(network))[0].weight for t in (trained.inner[0], new.inner[0])]

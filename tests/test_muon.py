@@ -146,7 +146,7 @@ def test_other_steps_and_coefficients():
 def test_coefficients_are_numbers_like_any_other():
     muon = mx.Muon(0.1)
     assert [p for p in muon.hyperparameters() if "ns" in p] == ["ns_coeffs.0.0", "ns_coeffs.0.1", "ns_coeffs.0.2"]
-    assert "ns_coeffs=((3.4445, -4.775, 2.0315),)" in repr(muon)
+    assert "ns_coeffs=((3.4445, -4.775, 2.0315),)" in f"{muon:all}"
     changed = muon.replace(**{"ns_coeffs.0.1": -4.7})
     assert "ns_coeffs=((3.4445, -4.7, 2.0315),)" in repr(changed)
     for given in ((1.0, 2.0, 3.0), [1.0, 2.0, 3.0], np.arange(1.0, 4.0), jnp.arange(1.0, 4.0), [(1, 2, 3)]):

@@ -46,7 +46,7 @@ EXPRESSIONS: list[tuple[Any, Any, str]] = [
     (s * jnp.asarray(2), lambda a, b, n: 2 * a, "s * 2.0"),
     (f * s, lambda a, b, n: (n + 1) * a, "WrappedSchedule(function=f) * s"),
     (s.clip(0.2, 0.5), lambda a, b, n: np.clip(a, 0.2, 0.5), "Clipped(schedule=s, low=0.2, high=0.5)"),
-    (s.clip(high=t), lambda a, b, n: np.minimum(a, b), "Clipped(schedule=s, low=None, high=t)"),
+    (s.clip(high=t), lambda a, b, n: np.minimum(a, b), "Clipped(schedule=s, high=t)"),
 ]
 
 

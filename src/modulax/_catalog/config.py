@@ -18,7 +18,7 @@ from jax.core import Tracer
 from .._containers.chain import Chain
 from .._protocol.container import check_part
 from .._protocol.frozen import freeze_hyperparameters, is_frozen
-from .._protocol.hyperparameters import AbstractHyperparameters, format_value
+from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.masks import AbstractLabels, as_labels, is_call, not_in
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform
@@ -26,6 +26,7 @@ from .._roles.labels import by_path_or_role
 from .._roles.role import AbstractRole
 from .._support.checks import brief
 from .._support.keys import is_key_data
+from .._support.printing import format_value
 from .._support.types import ARRAY_TYPES
 from .._support.wrong_calls import wrong_call
 from .optax_names import home, known_elsewhere

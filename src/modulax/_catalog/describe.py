@@ -23,7 +23,7 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._protocol.container import check_optimizer
-from .._protocol.hyperparameters import AbstractHyperparameters, batched_number, format_value
+from .._protocol.hyperparameters import AbstractHyperparameters, batched_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, applies_to, mask_of, select
 from .._protocol.over_steps import values_over_steps
@@ -34,6 +34,7 @@ from .._protocol.transform import AbstractTransform, Part
 from .._roles.find import model_of, table_of
 from .._roles.labels import roles_read_by, taken_as_hidden, with_roles
 from .._support.methods import explained
+from .._support.printing import format_value
 from .._support.tables import html_table, table
 from .._support.types import Params, State
 from ..tree._math import shapes_of

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, overload
 import equinox as eqx
 
 from .._protocol.container import AbstractContainer, check_part, required_part
-from .._protocol.hyperparameters import format_call
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
 from .._protocol.transform import AbstractTransform, Effect, EmptyState, is_empty
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
+from .._support.printing import format_call
 from .._support.types import Params, State, Updates
 from .._support.wrong_calls import inside
 from .order import clips_of_steps, mistakes_in_order

@@ -10,11 +10,11 @@ import numpy as np
 
 from .._protocol.container import check_part
 from .._protocol.fields import required_numbers
-from .._protocol.hyperparameters import format_call
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in
 from .._support.checks import listing, suggestion
 from .._support.keys import is_key_data, is_typed_key
+from .._support.printing import format_call
 from .._support.types import ARRAY_TYPES
 
 

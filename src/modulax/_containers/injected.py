@@ -21,7 +21,7 @@ from jax.core import Tracer
 from jaxtyping import DTypeLike
 
 from .._protocol.container import AbstractContainer, required_part
-from .._protocol.hyperparameters import Hyperparameters, format_value
+from .._protocol.hyperparameters import Hyperparameters
 from .._protocol.last_step import at_last_step
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import advance, schedule_states, with_current_values
@@ -29,6 +29,7 @@ from .._protocol.transform import AbstractTransform, Clock, Part, everything_in
 from .._support.arithmetic import default_float, safe_increment
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
+from .._support.printing import format_value
 from .._support.types import Count, Params, State, Updates
 from .._support.variables import is_variable
 from ..tree._math import in_place_of

@@ -14,10 +14,10 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from .._protocol.extra_arguments import hyperparameters_among
-from .._protocol.hyperparameters import format_value
 from .._protocol.transform import AbstractTransform, in_dtype_of, update_dtypes
 from .._support.keys import is_typed_key
 from .._support.module import AbstractState, nested
+from .._support.printing import format_value
 from .._support.tracing import call_user
 from .._support.types import Params, State, Updates
 from ..tree._align import PYTHON_NUMBERS

@@ -36,10 +36,11 @@ from .._support.checks import (
     require,
 )
 from .._support.flax_nodes import register_with_nnx
-from .._support.keys import is_key_data
 from .._support.methods import explained, result_is_indexed
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
+from .._support.printing import default_that_differs, format_fields, format_value, with_defaults
+from .._support.tables import html_table
 from .._support.tracing import is_tracing
 from .._support.types import ARRAY_TYPES
 from .._support.variables import is_variable
@@ -124,8 +125,9 @@ jtu.register_pytree_with_keys(
 class AbstractHyperparameters(AbstractModule):
     """A Module whose leaves are hyperparameters, and in which everything else is a static field.
 
-    The base class of transforms and schedules. Its repr is the call that constructs it; its hyperparameters are listed
-    and replaced by path. They are declared with `modulax.number()`.
+    The base class of transforms and schedules. Its repr is the call that constructs it, without the fields that have
+    their defaults; `f"{optimizer:all}"` has every field. Its hyperparameters are listed and replaced by path. They are
+    declared with `modulax.number()`.
     """
 
     _listed: ClassVar[tuple[str, ...]] = ("addresses", "hyperparameters", "replace")
@@ -158,7 +160,22 @@ class AbstractHyperparameters(AbstractModule):
                 _check_leaves(self, field.name, getattr(self, field.name))
 
     def __repr__(self) -> str:
-        return _format(self)
+        return format_fields(self)
+
+    def __format__(self, spec: str) -> str:
+        """Return the repr; `f"{optimizer:all}"` has every field, also those that have their defaults."""
+        return with_defaults(self) if spec == "all" else super().__format__(spec)
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for path in fields_inside(self):
+            value, owner = value_at(self, path), value_at(self, path[:-1])
+            if isinstance(value, AbstractHyperparameters):
+                rows.append([joined(path), type(value).__name__, ""])
+            elif not any(isinstance(x, AbstractHyperparameters) for x in jtu.tree_leaves(value, is_leaf=_is_module)):
+                (field,) = (field for field in dataclasses.fields(owner) if field.name == path[-1])
+                rows.append([joined(path), format_value(value), default_that_differs(owner, field) or ""])
+        return html_table([type(self).__name__, "value", "default, if another"], rows)
 
     def addresses(self) -> dict[str, optree.PyTreeAccessor]:
         """Return an accessor for every hyperparameter, schedule and random key, by dotted path.
@@ -227,6 +244,10 @@ class AbstractHyperparameters(AbstractModule):
             listed = listing(f"optimizer.hyperparameters.{name}{jtu.keystr(path)}[...] = ..." for path, _ in variables)
             remedy = f"Assign to the variable: {listed}."
         return f"{super()._is_immutable(name)} {remedy}"
+
+
+def _is_module(x: Any) -> bool:
+    return isinstance(x, AbstractHyperparameters)
 
 
 def _frozen_like(new: Any, old: Any, changed: Iterable[Path]) -> Any:
@@ -460,34 +481,3 @@ def find_all(
                     f"each value one name."
                 )
     return found
-
-
-def format_value(x: Any) -> str:
-    """Format a value as it would be written: a number, the seed of a random key, the dtype and shape of a batch."""
-    if is_key_data(x) and isinstance(x, ARRAY_TYPES) and not isinstance(x, Tracer) and x.shape == (2,):
-        high, low = np.asarray(x).tolist()
-        return str(high << 32 | low)
-    if isinstance(x, Tracer) or (isinstance(x, ARRAY_TYPES) and np.ndim(x) > 0):
-        return f"{x.dtype}{list(x.shape)}"
-    if isinstance(x, ARRAY_TYPES) and jnp.issubdtype(x.dtype, jnp.number):
-        text = str(np.asarray(x)[()])  # the shortest text that is read back as the same number in this dtype
-        return repr(float(text)) if jnp.issubdtype(x.dtype, jnp.floating) else text
-    if isinstance(x, Mapping):
-        return "{" + ", ".join(f"{key!r}: {format_value(value)}" for key, value in x.items()) + "}"
-    if isinstance(x, tuple) and not hasattr(x, "_fields"):
-        return "(" + ", ".join(map(format_value, x)) + ("," if len(x) == 1 else "") + ")"
-    return getattr(x, "__qualname__", None) or (x.name if isinstance(x, np.dtype) else repr(x))
-
-
-def _format(module: eqx.Module) -> str:
-    items = {f.name: getattr(module, f.name) for f in dataclasses.fields(module) if f.repr}
-    return format_call(type(module).__name__, items)
-
-
-def format_call(name: str, items: Mapping[str, Any], width: int = 100) -> str:
-    """Format a call with named arguments, on one line if it fits."""
-    texts = [f"{key}={format_value(value)}" for key, value in items.items()]
-    line = f"{name}({', '.join(texts)})"
-    if len(line) <= width and "\n" not in line:
-        return line
-    return "\n".join([f"{name}(", *("  " + text.replace("\n", "\n  ") + "," for text in texts), ")"])

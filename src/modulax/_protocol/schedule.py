@@ -19,10 +19,11 @@ from .._support.arithmetic import default_float
 from .._support.checks import POSITIVE, Requirement, listing, require
 from .._support.module import with_fields
 from .._support.plotting import pyplot
+from .._support.printing import format_value
 from .._support.tracing import call_user, is_tracing
 from .._support.types import ARRAY_TYPES, ScheduleFunction, State
 from .._support.variables import is_variable
-from .hyperparameters import AbstractHyperparameters, as_scalar, format_value, numeric_field
+from .hyperparameters import AbstractHyperparameters, as_scalar, numeric_field
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,

@@ -9,6 +9,7 @@ import equinox as eqx
 
 from .flax_nodes import register_class
 from .optree_nodes import register_module
+from .printing import format_state, html_of_arrays
 from .wrong_calls import NoAttributeError, inside, swapped_part, wrong_call
 
 FieldKind = Literal["params", "shared", "states"]
@@ -144,6 +145,12 @@ class AbstractState(AbstractModule):
 
     def __bool__(self) -> bool:
         return True
+
+    def __repr__(self) -> str:
+        return format_state(self, AbstractModule)
+
+    def _repr_html_(self) -> str:
+        return html_of_arrays(self)
 
     @classmethod
     def _inside_is_read_by(cls, name: str) -> tuple[str, str]:

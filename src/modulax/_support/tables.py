@@ -47,3 +47,14 @@ def html_table(
 def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """The columns, each with its name, that have a cell with a text."""
     return [column for column in zip(header, *rows, strict=True) if any(column[1:])]
+
+
+def bytes_text(size: float | int | None) -> str:
+    """Bytes in the largest binary unit in which there is at least one; empty for None."""
+    if size is None:
+        return ""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:,.3g} GiB" if size < 1000 else f"{size:,.0f} GiB"

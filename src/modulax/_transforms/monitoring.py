@@ -21,11 +21,12 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Hyperparameter, required_number
-from .._protocol.hyperparameters import AbstractHyperparameters, format_value
+from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.transform import AbstractTransform, EmptyState, extra_arguments
 from .._support.arithmetic import at_least_float32, default_float, safe_increment
 from .._support.checks import DECAY
 from .._support.module import AbstractState, shared
+from .._support.printing import format_value
 from .._support.tracing import call_user
 from .._support.types import Params, State, Updates
 from ..tree._align import align

@@ -14,6 +14,8 @@ from flax.training import train_state
 from .._protocol.extra_arguments import USUAL, optional_arguments, required_arguments
 from .._protocol.transform import AbstractTransform
 from .._support.checks import brief, listing, suggestion
+from .._support.module import AbstractModule
+from .._support.printing import format_state
 
 _COMPUTED = ("step", "params", "opt_state")
 _FIELDS_OF_FLAX = tuple(field.name for field in dataclasses.fields(train_state.TrainState))
@@ -46,6 +48,12 @@ class TrainState(train_state.TrainState):
     step: Any = struct.field(pytree_node=True)  # an array of NumPy after `flax.serialization.from_bytes`
     params: Any = struct.field(pytree_node=True)
     tx: Any = struct.field(pytree_node=True)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(repr=False, **kwargs)  # the dataclass of a subclass would show every number
+
+    def __repr__(self) -> str:
+        return format_state(self, AbstractModule)
 
     @classmethod
     def create(cls, *, apply_fn: Any, params: Any, tx: Any, **kwargs: Any) -> Self:

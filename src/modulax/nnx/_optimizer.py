@@ -13,7 +13,7 @@ to rebuild the tree; it is static and hashable, so it is part of NNX's cache key
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 import jax
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from flax import nnx
+from flax.nnx import reprlib
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 from jaxtyping import PyTree
@@ -33,6 +34,7 @@ from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
 from .._support.flax_nodes import register_class
 from .._support.methods import explained, result_is_indexed
+from .._support.printing import format_leaf, html_of_arrays, size_text
 from .._support.variables import is_variable
 from .._support.wrong_calls import foreign_attribute, meant_by
 from ..tree._math import in_place_of, strong
@@ -226,6 +228,16 @@ class Optimizer(nnx.Pytree):
         where = fields is not None and _variable(fields, name)
         remedy = f"Write `{where}[...]`." if where else foreign_attribute("nnx", name)
         raise AttributeError(f"`modulax.nnx.Optimizer` has no attribute `{name}`. {remedy or ''}", name=None, obj=None)
+
+    def __nnx_repr__(self) -> Generator[Any, Any, None]:
+        wrt = getattr(self.wrt, "__name__", repr(self.wrt))
+        texts = {"optimizer": repr(self.transform), "wrt": wrt, "step": format_leaf(self.step.get_value())}
+        yield reprlib.Object(type(self))
+        for name, text in (texts | {"state": size_text(self.state)}).items():
+            yield reprlib.Attr(name, text, use_raw_value=True)
+
+    def _repr_html_(self) -> str:
+        return f"{self.transform._repr_html_()}{html_of_arrays(self.state)}"
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         # NNX would copy the structures of the Equinox modules, which cannot be used then.

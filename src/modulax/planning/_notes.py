@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from .._support.checks import listing
-from ._report import Plan, StateField, bytes_text
+from .._support.tables import bytes_text
+from ._report import Plan, StateField
 
 _SMALL = 0.01  # of the bytes of parameters and state: not worth a sentence
 _TEMP_BYTES = 1.0  # per parameter

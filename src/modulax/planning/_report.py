@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from .._support.tables import html_table, table
+from .._support.tables import bytes_text, html_table, table
 
 T = TypeVar("T")
 
@@ -163,17 +163,6 @@ def _large(sizes: Mapping[T, int]) -> tuple[list[T], int]:
     """What is not small beside the largest, and the sum of what is."""
     least = _LEAST * max(sizes.values(), default=0)
     return [x for x, size in sizes.items() if size >= least > 0], sum(size for size in sizes.values() if size < least)
-
-
-def bytes_text(size: float | int | None) -> str:
-    """Bytes in the largest binary unit in which there is at least one; empty for None."""
-    if size is None:
-        return ""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:,.3g} GiB" if size < 1000 else f"{size:,.0f} GiB"
 
 
 def flops_text(flops: float | int | None) -> str:

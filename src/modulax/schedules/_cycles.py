@@ -7,9 +7,9 @@ import numpy as np
 from jax.core import Tracer
 
 from .._protocol.fields import Number, number, required_number
-from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractArithmetic, numbers_at
 from .._support.checks import FRACTION, POSITIVE
+from .._support.printing import format_value
 from ._base import AbstractCurve, after
 from ._pieces import interpolated
 from ._warmups import WarmupCosineDecay

@@ -10,10 +10,10 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
 from .._protocol.fields import Number, Numbers, ScalarOrSchedule, required_number, required_numbers
-from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractArithmetic, AbstractSchedule, as_number
 from .._support.arithmetic import default_float
 from .._support.checks import NEVER_NEGATIVE, brief
+from .._support.printing import format_value
 from ._base import AbstractCurve, after, half_cosine, mix, progress
 from ._curves import Constant
 

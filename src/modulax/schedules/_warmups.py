@@ -6,9 +6,9 @@ import numpy as np
 from jax.core import Tracer
 
 from .._protocol.fields import Number, OptionalNumber, number, required_number
-from .._protocol.hyperparameters import format_value
 from .._protocol.schedule import AbstractArithmetic
 from .._support.checks import AT_LEAST_ONE, DECAY, NEVER_NEGATIVE, POSITIVE
+from .._support.printing import format_value
 from ._base import AbstractCurve, half_cosine, mix, power, progress, warmed_up
 from ._curves import exponential_decay
 

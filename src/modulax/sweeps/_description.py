@@ -9,19 +9,18 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._protocol.transform import AbstractTransform
-from .._support.checks import one_line
 from ._program import fetched
 
 
 def described(member: AbstractTransform) -> str:
-    """The repr in one line, and the numbers of arrays inside, of which it shows the shapes.
+    """The whole repr in one line, and the numbers of arrays inside, of which it shows the shapes.
 
     Addresses of functions are left out, because they differ between processes. What a function computes is part of the
     traced program, which a folder compares too.
     """
     arrays = [x for x in jtu.tree_leaves(member) if np.ndim(x) > 0]
     numbers = [hashlib.sha256(fetched(x).tobytes()).hexdigest()[:16] for x in arrays]
-    text = re.sub(r" at 0x[0-9a-f]+", "", one_line(member))
+    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(f"{member:all}".split()))
     return f"{text} with {', '.join(numbers)}" if numbers else text
 
 

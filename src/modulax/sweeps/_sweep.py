@@ -26,11 +26,11 @@ from .._protocol.hyperparameters import (
     batched_number,
     fields_inside,
     find_all,
-    format_value,
     value_at,
 )
 from .._protocol.transform import AbstractTransform
 from .._support.checks import one_line
+from .._support.printing import format_value
 from ..tree._names import NamingError, Path, as_argument, joined
 from ._html import columns_of, html_rows
 

@@ -1,0 +1,155 @@
+"""How objects print: a transform as the call that constructs it, a state by the shapes of its arrays."""
+
+import contextvars
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from .keys import is_key_data, is_typed_key
+from .tables import bytes_text, html_table
+from .types import ARRAY_TYPES
+
+_SHOWS_DEFAULTS = contextvars.ContextVar("shows_defaults", default=False)
+_ROOM = 90  # characters for the arrays of one field
+_MOST_ROWS = 60
+
+
+def format_value(x: Any) -> str:
+    """Format a value as it would be written: a number, the seed of a random key, the dtype and shape of a batch."""
+    if is_key_data(x) and isinstance(x, ARRAY_TYPES) and not isinstance(x, Tracer) and x.shape == (2,):
+        high, low = np.asarray(x).tolist()
+        return str(high << 32 | low)
+    if isinstance(x, Tracer) or (isinstance(x, ARRAY_TYPES) and np.ndim(x) > 0):
+        return f"{x.dtype}{list(x.shape)}"
+    if isinstance(x, ARRAY_TYPES) and jnp.issubdtype(x.dtype, jnp.number):
+        text = str(np.asarray(x)[()])  # the shortest text that is read back as the same number in this dtype
+        return repr(float(text)) if jnp.issubdtype(x.dtype, jnp.floating) else text
+    if isinstance(x, Mapping):
+        return "{" + ", ".join(f"{key!r}: {format_value(value)}" for key, value in x.items()) + "}"
+    if isinstance(x, tuple) and not hasattr(x, "_fields"):
+        return "(" + ", ".join(map(format_value, x)) + ("," if len(x) == 1 else "") + ")"
+    return getattr(x, "__qualname__", None) or (x.name if isinstance(x, np.dtype) else repr(x))
+
+
+def format_fields(module: eqx.Module) -> str:
+    """Format a Module as the call that constructs it, without the fields that have their defaults."""
+    fields = [f for f in dataclasses.fields(module) if f.repr]
+    shown = [f for f in fields if _SHOWS_DEFAULTS.get() or default_that_differs(module, f) is not None]
+    return format_call(type(module).__name__, {f.name: getattr(module, f.name) for f in shown})
+
+
+def with_defaults(x: object) -> str:
+    """The repr with every field, also those that have their defaults."""
+    token = _SHOWS_DEFAULTS.set(True)
+    try:
+        return repr(x)
+    finally:
+        _SHOWS_DEFAULTS.reset(token)
+
+
+def default_that_differs(module: eqx.Module, field: dataclasses.Field) -> str | None:
+    """The default of a field that has another value, as text: empty for a required field; None if it is the value."""
+    value, missing = getattr(module, field.name), dataclasses.MISSING
+    default = field.default if field.default_factory is missing else field.default_factory()
+    if default is missing:
+        return ""
+    if "converter" in field.metadata:
+        default = field.metadata["converter"](default)
+    text = format_value(default)
+    if field.metadata.get("static"):
+        is_same = type(value) is type(default) and value == default
+    else:  # by text, because numbers may be in any kind of array, and the structure has the functions inside
+        is_same = format_value(value) == text and jtu.tree_structure(value) == jtu.tree_structure(default)
+    return None if is_same else text
+
+
+def format_call(name: str, items: Mapping[str, Any], width: int = 100) -> str:
+    """Format a call with named arguments, on one line if it fits."""
+    return _grouped(f"{name}(", [f"{key}={format_value(value)}" for key, value in items.items()], ")", width)
+
+
+def _grouped(start: str, texts: list[str], end: str, width: int = 100) -> str:
+    line = f"{start}{', '.join(texts)}{end}"
+    if len(line) <= width and "\n" not in line:
+        return line
+    return "\n".join([start, *("  " + text.replace("\n", "\n  ") + "," for text in texts), end])
+
+
+def format_state(state: Any, kind: type) -> str:
+    """Format a state by its fields: in each a few arrays by path, without static metadata, such as the model's.
+
+    Args:
+        state: a dataclass.
+        kind: the class of what prints itself, such as the states inside, where it has a repr of its own.
+    """
+    texts = []
+    for field in dataclasses.fields(state):
+        value = getattr(state, field.name)
+        is_static = field.metadata.get("static") or not field.metadata.get("pytree_node", True)
+        if field.repr and not is_static and value is not None:
+            texts.append(f"{field.name}={_format_tree(value, kind)}")
+    return _hugged(f"{type(state).__name__}(", texts, ")")
+
+
+def _hugged(start: str, texts: list[str], end: str) -> str:
+    """As `_grouped`, but a single text needs no lines around it."""
+    return f"{start}{texts[0]}{end}" if len(texts) == 1 else _grouped(start, texts, end)
+
+
+def _format_tree(tree: Any, kind: type) -> str:
+    """Format a tree as some of its leaves by path, and how many there are besides."""
+
+    def prints_itself(x: Any) -> bool:
+        return isinstance(x, kind) and type(x).__repr__ is not eqx.Module.__repr__
+
+    leaves = jtu.tree_leaves_with_path(tree, is_leaf=prints_itself)
+    texts, room = [], _ROOM
+    for path, x in leaves:
+        text = repr(x) if prints_itself(x) else format_leaf(x)
+        if not path:
+            return text
+        text = f"{_dotted(path)}: {text}"
+        room -= _ROOM // 6 if prints_itself(x) else len(text)
+        if texts and room < 0:
+            texts.append(f"... and {len(leaves) - len(texts)} more; {size_text(tree)}")
+            break
+        texts.append(text)
+    return _hugged("{", texts if "\n" in "".join(texts) else [", ".join(texts)], "}")
+
+
+def _dotted(path: tuple[Any, ...]) -> str:
+    return jtu.keystr(path, simple=True, separator=".")
+
+
+def format_leaf(x: Any) -> str:
+    """A number, or the dtype and the shape."""
+    is_known = not isinstance(x, jax.Array) or not (isinstance(x, Tracer) or x.is_deleted() or is_typed_key(x))
+    if isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0 and is_known and getattr(x, "is_fully_addressable", True):
+        return str(jax.device_get(x))
+    text = " ".join(eqx.tree_pformat(x, struct_as_array=True).split())
+    return text if len(text) < 200 else f"{text[:200]} ..."
+
+
+def _arrays(tree: Any) -> Iterable[tuple[Any, Any]]:
+    return [(path, x) for path, x in jtu.tree_leaves_with_path(tree) if hasattr(x, "shape") and hasattr(x, "dtype")]
+
+
+def size_text(tree: Any) -> str:
+    """How many arrays a tree has, and their size."""
+    sizes = [x.size * x.dtype.itemsize for _, x in _arrays(tree)]
+    return f"{len(sizes)} arrays, {bytes_text(sum(sizes))}"
+
+
+def html_of_arrays(tree: Any) -> str:
+    """A table of the arrays of a tree in HTML."""
+    rows = [[_dotted(path), format_leaf(x), bytes_text(x.size * x.dtype.itemsize)] for path, x in _arrays(tree)]
+    more = [f"and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []
+    header = (type(tree).__name__, "array", "size")
+    return html_table(header, rows[:_MOST_ROWS], right=("size",), notes=[*more, size_text(tree)])
