@@ -40,22 +40,13 @@ def test_the_short_form_builds_the_same(instance: Instance):
     assert made._repr_html_().startswith("<table>") or "()" in repr(made)
 
 
-def test_functions_of_one_name_differ():
-    def default(updates: Any) -> Any:
-        return updates
+def test_another_function_with_the_name_of_the_default_is_shown():
+    def bound(step: Any) -> Any:
+        return step
 
-    class Applies(mx.AbstractStatelessTransform):
-        """Applies a function."""
-
-        function: Any = eqx.field(static=True, default=default)
-
-        def apply(self, updates, params, **extra):
-            return self.function(updates)
-
-    assert repr(Applies()) == "Applies()"
-    default.__qualname__, another = "g", lambda updates: 2 * updates
-    another.__qualname__ = "g"
-    assert repr(Applies(another)) == "Applies(function=g)"
+    bound.__qualname__ = mx.ScaleByADOPT().clip_value_fn.__qualname__
+    assert "clip_value_fn=" in repr(mx.ScaleByADOPT(clip_value_fn=bound))
+    assert "clip_value_fn=" not in repr(mx.ScaleByADOPT())
 
 
 def test_a_state_fits_on_a_screen_without_the_static_fields_of_the_model():
@@ -111,4 +102,5 @@ def test_notebooks_show_tables():
     assert "a&lt;b" in rows["labels"][0]
     state = MUON.init({f"w{i}<": jnp.ones((2, 2)) for i in range(80)})._repr_html_()
     assert "mu.w0&lt;</td>" in state
-    assert state.endswith("<p>and 24 more</p><p>84 arrays, 1.27 KiB</p>")
+    assert state.count("<tr>") == 62
+    assert state.endswith("<p>84 arrays, 1.27 KiB</p>")

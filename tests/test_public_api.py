@@ -40,44 +40,31 @@ def test_every_public_object_has_a_docstring_of_its_own(module):
 
 
 def test_dir_and_version():
+    """Completion leaves out what programs rarely name, such as roles, base classes and types of results."""
     assert modulax.__version__ == importlib.metadata.version("modulax")
+    rare = {"AbstractTransform", "Attention", "Card", "EmptyState", "Findings", "LeafDescription", "number", "nested"}
+    assert all(getattr(modulax, name) for name in rare)  # also once they have been used
     exported, listed = {*operator.attrgetter("__all__")(modulax)}, {*dir(modulax)}
-    edges = listed - exported - {"jaxtyping"}  # which the checks of annotations in the tests import there
-    assert edges == {"checkpoint", "compat", "linen", "nnx", "planning", "sweeps", "testing"}
+    edges = {"checkpoint", "compat", "linen", "nnx", "planning", "sweeps", "testing"}
+    assert listed - exported - {"jaxtyping"} == edges  # which the checks of annotations in the tests import there
     assert all(inspect.ismodule(getattr(modulax, name)) for name in edges)
     assert {"AdamW", "Chain", "Freeze", "describe", "groups", "states", "__version__"} <= listed
-    assert not [name for name in listed if name.startswith("_") and name != "__version__"]
-
-
-def test_completion_leaves_out_what_programs_rarely_name():
-    """Also once it has been used: roles, base classes, types of results, declarations of fields."""
-    rare = {"AbstractTransform", "Attention", "Card", "EmptyState", "Findings", "LeafDescription", "number", "nested"}
-    assert all(getattr(modulax, name) for name in rare)
-    listed = {*dir(modulax)}
-    assert not rare & listed
-    assert rare <= {*operator.attrgetter("__all__")(modulax)}
-    assert not [name for name in listed if name.startswith("Abstract")]
+    assert rare <= exported - listed
+    assert not [name for name in listed if name.startswith(("Abstract", "_")) and name != "__version__"]
     assert "`modulax.AbstractTransform`" in no_such_name("abstract_transform")  # suggestions have them
 
 
 def test_without_flax_the_message_names_the_extra():
-    """And `import *`, `hasattr` and `help` work."""
     program = """
 import inspect, sys
 sys.modules["flax"] = None
-import modulax as mx
 from modulax import *
-print(len(inspect.getmembers(mx)) > 250, hasattr(mx, "nnx"), mx.sweeps.grid.__name__, mx.checkpoint.save.__name__)
-try:
-    mx.linen
-except AttributeError as error:
-    print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
-    assert run.stdout.splitlines() == [
-        "True False grid save",
-        "`modulax.linen` needs flax: `pip install modulax[nnx]`.",
-    ]
+import modulax as mx
+print(len(inspect.getmembers(mx)) > 250, mx.sweeps.grid.__name__, mx.checkpoint.save.__name__)  # as `help` does
+mx.linen"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    assert run.stdout == "True grid save\n"
+    assert run.stderr.endswith("AttributeError: `modulax.linen` needs flax: `pip install modulax[nnx]`.\n")
 
 
 def test_show_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

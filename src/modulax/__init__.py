@@ -15,13 +15,12 @@ _EDGES = ("checkpoint", "compat", "linen", "nnx", "planning", "sweeps", "testing
 
 
 @_functools.cache
-def _places() -> tuple[dict[str, str], dict[str, str]]:
+def _places() -> tuple[dict[str, str], ...]:
     """The module of every public name below `modulax`, from the imports in `__init__.pyi`; those to complete first."""
     body = _ast.parse(_pkgutil.get_data(__name__, "__init__.pyi") or b"").body
     middle = [type(x) for x in body].index(_ast.AnnAssign)  # `__version__`
     imports = ([x for x in part if isinstance(x, _ast.ImportFrom)] for part in (body[:middle], body[middle:]))
-    first, others = ({alias.name: x.module or alias.name for x in part for alias in x.names} for part in imports)
-    return first, others
+    return tuple({alias.name: x.module or alias.name for x in part for alias in x.names} for part in imports)
 
 
 def __getattr__(name: str) -> object:

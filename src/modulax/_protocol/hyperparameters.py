@@ -168,12 +168,12 @@ class AbstractHyperparameters(AbstractModule):
 
     def _repr_html_(self) -> str:
         rows = []
-        for path in fields_inside(self):
+        for path, following in itertools.pairwise([*fields_inside(self), ("",)]):
             value, owner = value_at(self, path), value_at(self, path[:-1])
             if isinstance(value, AbstractHyperparameters):
                 rows.append([joined(path), type(value).__name__, ""])
-            elif not any(isinstance(x, AbstractHyperparameters) for x in jtu.tree_leaves(value, is_leaf=_is_module)):
-                (field,) = (field for field in dataclasses.fields(owner) if field.name == path[-1])
+            elif following[: len(path)] != path:  # else the modules in the value have rows
+                field = owner.__dataclass_fields__[path[-1]]
                 rows.append([joined(path), format_value(value), default_that_differs(owner, field) or ""])
         return html_table([type(self).__name__, "value", "default, if another"], rows)
 
@@ -244,10 +244,6 @@ class AbstractHyperparameters(AbstractModule):
             listed = listing(f"optimizer.hyperparameters.{name}{jtu.keystr(path)}[...] = ..." for path, _ in variables)
             remedy = f"Assign to the variable: {listed}."
         return f"{super()._is_immutable(name)} {remedy}"
-
-
-def _is_module(x: Any) -> bool:
-    return isinstance(x, AbstractHyperparameters)
 
 
 def _frozen_like(new: Any, old: Any, changed: Iterable[Path]) -> Any:

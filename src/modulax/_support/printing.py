@@ -2,6 +2,7 @@
 
 import contextvars
 import dataclasses
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,7 +19,6 @@ from .types import ARRAY_TYPES
 
 _SHOWS_DEFAULTS = contextvars.ContextVar("shows_defaults", default=False)
 _ROOM = 90  # characters for the arrays of one field
-_MOST_ROWS = 60
 
 
 def format_value(x: Any) -> str:
@@ -47,11 +47,9 @@ def format_fields(module: eqx.Module) -> str:
 
 def with_defaults(x: object) -> str:
     """The repr with every field, also those that have their defaults."""
-    token = _SHOWS_DEFAULTS.set(True)
-    try:
-        return repr(x)
-    finally:
-        _SHOWS_DEFAULTS.reset(token)
+    context = contextvars.copy_context()
+    context.run(_SHOWS_DEFAULTS.set, True)
+    return context.run(repr, x)
 
 
 def default_that_differs(module: eqx.Module, field: dataclasses.Field) -> str | None:
@@ -60,24 +58,22 @@ def default_that_differs(module: eqx.Module, field: dataclasses.Field) -> str | 
     default = field.default if field.default_factory is missing else field.default_factory()
     if default is missing:
         return ""
-    if "converter" in field.metadata:
-        default = field.metadata["converter"](default)
+    default = field.metadata.get("converter", lambda x: x)(default)
+    # Numbers are compared by their text, because they may be in any kind of array; functions may have one text.
+    both = (value, default) if field.metadata.get("static") else map(jtu.tree_structure, (value, default))
     text = format_value(default)
-    if field.metadata.get("static"):
-        is_same = type(value) is type(default) and value == default
-    else:  # by text, because numbers may be in any kind of array, and the structure has the functions inside
-        is_same = format_value(value) == text and jtu.tree_structure(value) == jtu.tree_structure(default)
-    return None if is_same else text
+    return None if format_value(value) == text and operator.eq(*both) else text
 
 
-def format_call(name: str, items: Mapping[str, Any], width: int = 100) -> str:
+def format_call(name: str, items: Mapping[str, Any]) -> str:
     """Format a call with named arguments, on one line if it fits."""
-    return _grouped(f"{name}(", [f"{key}={format_value(value)}" for key, value in items.items()], ")", width)
+    return _grouped(f"{name}(", [f"{key}={format_value(value)}" for key, value in items.items()], ")")
 
 
-def _grouped(start: str, texts: list[str], end: str, width: int = 100) -> str:
+def _grouped(start: str, texts: list[str], end: str, *, hugs: bool = False) -> str:
+    """Texts between brackets: on one line if it fits, each on its own, or, if it hugs, a single one without a break."""
     line = f"{start}{', '.join(texts)}{end}"
-    if len(line) <= width and "\n" not in line:
+    if (hugs and len(texts) == 1) or (len(line) <= 100 and "\n" not in line):
         return line
     return "\n".join([start, *("  " + text.replace("\n", "\n  ") + "," for text in texts), end])
 
@@ -89,18 +85,10 @@ def format_state(state: Any, kind: type) -> str:
         state: a dataclass.
         kind: the class of what prints itself, such as the states inside, where it has a repr of its own.
     """
-    texts = []
-    for field in dataclasses.fields(state):
-        value = getattr(state, field.name)
-        is_static = field.metadata.get("static") or not field.metadata.get("pytree_node", True)
-        if field.repr and not is_static and value is not None:
-            texts.append(f"{field.name}={_format_tree(value, kind)}")
-    return _hugged(f"{type(state).__name__}(", texts, ")")
-
-
-def _hugged(start: str, texts: list[str], end: str) -> str:
-    """As `_grouped`, but a single text needs no lines around it."""
-    return f"{start}{texts[0]}{end}" if len(texts) == 1 else _grouped(start, texts, end)
+    fields = [f for f in dataclasses.fields(state) if f.metadata.get("pytree_node", not f.metadata.get("static"))]
+    values = {f.name: getattr(state, f.name) for f in fields if f.repr}
+    texts = [f"{name}={_format_tree(x, kind)}" for name, x in values.items() if x is not None]
+    return _grouped(f"{type(state).__name__}(", texts, ")", hugs=True)
 
 
 def _format_tree(tree: Any, kind: type) -> str:
@@ -121,7 +109,7 @@ def _format_tree(tree: Any, kind: type) -> str:
             texts.append(f"... and {len(leaves) - len(texts)} more; {size_text(tree)}")
             break
         texts.append(text)
-    return _hugged("{", texts if "\n" in "".join(texts) else [", ".join(texts)], "}")
+    return _grouped("{", texts if "\n" in "".join(texts) else [", ".join(texts)], "}", hugs=True)
 
 
 def _dotted(path: tuple[Any, ...]) -> str:
@@ -133,8 +121,7 @@ def format_leaf(x: Any) -> str:
     is_known = not isinstance(x, jax.Array) or not (isinstance(x, Tracer) or x.is_deleted() or is_typed_key(x))
     if isinstance(x, ARRAY_TYPES) and np.ndim(x) == 0 and is_known and getattr(x, "is_fully_addressable", True):
         return str(jax.device_get(x))
-    text = " ".join(eqx.tree_pformat(x, struct_as_array=True).split())
-    return text if len(text) < 200 else f"{text[:200]} ..."
+    return " ".join(eqx.tree_pformat(x, struct_as_array=True).split())[:200]
 
 
 def _arrays(tree: Any) -> Iterable[tuple[Any, Any]]:
@@ -150,6 +137,5 @@ def size_text(tree: Any) -> str:
 def html_of_arrays(tree: Any) -> str:
     """A table of the arrays of a tree in HTML."""
     rows = [[_dotted(path), format_leaf(x), bytes_text(x.size * x.dtype.itemsize)] for path, x in _arrays(tree)]
-    more = [f"and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []
-    header = (type(tree).__name__, "array", "size")
-    return html_table(header, rows[:_MOST_ROWS], right=("size",), notes=[*more, size_text(tree)])
+    rows[60:] = [["...", "", ""]][: len(rows) - 60]
+    return html_table((type(tree).__name__, "array", "size"), rows, right=("size",), notes=[size_text(tree)])

@@ -230,11 +230,11 @@ class Optimizer(nnx.Pytree):
         raise AttributeError(f"`modulax.nnx.Optimizer` has no attribute `{name}`. {remedy or ''}", name=None, obj=None)
 
     def __nnx_repr__(self) -> Generator[Any, Any, None]:
-        wrt = getattr(self.wrt, "__name__", repr(self.wrt))
-        texts = {"optimizer": repr(self.transform), "wrt": wrt, "step": format_leaf(self.step.get_value())}
         yield reprlib.Object(type(self))
-        for name, text in (texts | {"state": size_text(self.state)}).items():
-            yield reprlib.Attr(name, text, use_raw_value=True)
+        yield reprlib.Attr("optimizer", self.transform)
+        yield reprlib.Attr("wrt", self.wrt)
+        yield reprlib.Attr("step", format_leaf(self.step.get_value()), use_raw_value=True)
+        yield reprlib.Attr("state", size_text(self.state), use_raw_value=True)
 
     def _repr_html_(self) -> str:
         return f"{self.transform._repr_html_()}{html_of_arrays(self.state)}"
