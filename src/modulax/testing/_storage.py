@@ -68,7 +68,7 @@ def law_equinox_can_save_it(case: Case) -> None:
 
 
 def law_pickle_can_save_it(case: Case) -> None:
-    """`pickle` and back gives the same transform and the same state. Lambdas can't be pickled."""
+    """`pickle` and back gives the same transform and the same state. Lambdas and local classes can't be pickled."""
     original = _trained(case)
     restored = pickle.loads(pickle.dumps(original))
     same = jtu.tree_structure(restored) == jtu.tree_structure(original)
