@@ -150,6 +150,8 @@ def test_a_metric_is_taken_by_name(monkeypatch: pytest.MonkeyPatch):
         list(any_results)
     with pytest.raises(AttributeError, match=r"`pandas\.DataFrame\(results\.table\(\)\)`"):
         any_results.to_pandas()
+    with pytest.raises(AttributeError, match=r'`best_params`\. Write `results\.best_run\("loss"\)`'):
+        any_results.best_params  # noqa: B018
     assert not hasattr(results, "other")
     assert copy.copy(results).segments is results.segments
 

@@ -20,6 +20,7 @@ from ._plots import plot
 from ._sweep import Sweep
 from ._training import Keys
 
+OF_A_RUN = ("best_params", "best_parameters", "best_model", "params", "load")
 DATA_FRAMES = ("to_pandas", "to_dataframe", "to_frame", "dataframe", "df")
 
 
@@ -82,6 +83,7 @@ class Results:
 
         def __getattr__(self, name: str) -> Any:
             hint = " For a data frame, write `pandas.DataFrame(results.table())`." if name in DATA_FRAMES else ""
+            hint = ' Write `results.best_run("loss")`, with what `train` returned.' if name in OF_A_RUN else hint
             raise AttributeError(f"`Results` has no attribute `{name}`.{hint}")
 
     def _named(self) -> dict[str, np.ndarray]:
