@@ -154,7 +154,6 @@ def page(name: str, rates: dict[str, float | None]) -> str:
     return TEMPLATES.get_template("optimizer_page.md.jinja").render(
         name=name,
         cls=cls,
-        summary=card.summary,
         note=NOTES["optimizer"][cls],
         facts=facts(card),
         companions=companions(card.optimizer),
