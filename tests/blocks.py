@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 _LONG = (
     *("assignment", "early_stopping", "estimators", "learned_optimizers", "line_searches", "lora", "losses", "low_bit"),
     *("many_devices", "mixed_precision", "monitoring", "muon", "parameter_groups", "perturbations", "recipes"),
-    *("sweeps", "weight_averaging"),
+    *("searches", "sweeps", "weight_averaging"),
 )
 PAGES_OF_LIBRARIES = [ROOT / "docs" / f"{name}.md" for name in ("libraries", *_LONG)]
 FENCED = re.compile(r"^( *)(`{3,}|~{3,}) *([^`\n]*)\n(.*?)^\1\2[`~]* *$", re.MULTILINE | re.DOTALL)

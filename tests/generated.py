@@ -216,7 +216,7 @@ PAGES = {
     "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
     "docs/released_code.md": [released, partial(released, FIRST_ORDER + AROUND + CURVATURE), departures],
-    "docs/coming_from_optax.md": [follows, arguments, vocabulary],
+    "docs/optax_names.md": [follows, arguments, vocabulary],
 }
 
 

@@ -1,6 +1,6 @@
 // What a reader would notice on the page that is open: an object of lists of short descriptions, one list per kind.
 async () => {
-  const found = { scroll: [], formulas: [], images: [] };
+  const found = { scroll: [], formulas: [], images: [], length: [] };
   const shown = (element) => element.getClientRects().length > 0;
   const name = (element) => {
     const classes = [...element.classList].slice(0, 2).map((name) => `.${name}`).join("");
@@ -50,5 +50,8 @@ async () => {
     const names = causes.slice(0, 3).map((element) => `${name(element)} ${element.textContent.trim().slice(0, 40)}`);
     found.scroll.push(`${width} of ${window.innerWidth} pixels: ${names.join("; ")}`);
   }
+
+  const height = document.documentElement.scrollHeight;
+  if (window.innerWidth > 1000 && height > 15000) found.length.push(`${height} pixels`);
   return found;
 }

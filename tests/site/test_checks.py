@@ -18,7 +18,7 @@ PAGES = {
         <a href="nowhere.html">no file</a> <a href="index.html#nowhere">no anchor</a>
         <a href="https://github.com/modulax/modulax/blob/main/no/such.py">no such file there</a>
         <script src="http://localhost:9/other.js"></script><script>throw new Error("thrown")</script>
-        <p style="color: #ccc; background: #fff">pale</p></main>""",
+        <p style="color: #ccc; background: #fff">pale</p><div style="height: 16000px"></div></main>""",
     "lost.html": HEAD,
 }
 
@@ -45,6 +45,7 @@ def findings(faulty: Site, browser: Chromium) -> Findings:
         "failed": ["missing.png: 404"],
         "errors": ["thrown"],
         "formulas": ["\\(x\\)", "\\alpha"],
+        "length": ["16", " pixels"],
         "images": ["missing.png was not loaded", "data: has no alternative text"],
     }.items(),
 )
