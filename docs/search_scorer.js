@@ -1,17 +1,27 @@
 // How the search ranks its hits. Sphinx gives every page the same score that has the words somewhere in its text, and
 // then sorts by title. Here a page ranks higher if the words are in its headings and index entries, and a guide ranks
-// above the reference, and the reference above the records of the project.
+// above the reference, and the reference above the records of the project. The name of a class finds its page first.
 var Scorer = (() => {
   const WEIGHTS = [
-    [/^(project\/|design$|differences_from_optax|released_code$)/, 0.1],
+    [/^(project\/|design|differences_from_optax|released_code$)/, 0.1],
     [/^api\/optimizers\//, 0.9],
+    [/^api\/(containers|transforms)\//, 0.8],
     [/^api\//, 0.6],
     [/^notebooks\//, 0.7],
-    [/^(index|overview|features|libraries|coming_from_optax|sharp_edges)$/, 0.75], // pages about everything
+    [/^(index|overview|features|libraries|coming_from_optax|optax_names|sharp_edges)$/, 0.75], // pages about everything
     [/^recipes$/, 0.9],
   ];
   const POINTS = { entry: 4, heading: 3, text: 1, phrase: 3 };
   const TITLE = 15;
+  const OWN_PAGE = 1000;
+
+  // A page is listed once, by its best hit, which is its last one.
+  const performSearch = Search._performSearch;
+  Search._performSearch = (...query) => {
+    const listed = new Set();
+    const isNew = ([page]) => !listed.has(page) && listed.add(page);
+    return performSearch(...query).reverse().filter(isNew).reverse();
+  };
 
   const weight = (page) => (WEIGHTS.find(([pages]) => pages.test(page)) ?? [null, 1])[1];
   const asked = () => new URLSearchParams(window.location.search).get("q") ?? "";
@@ -68,12 +78,18 @@ var Scorer = (() => {
     return starts.some((start) => last.startsWith(start) || words.some((word) => word.toLowerCase().startsWith(start)));
   };
 
+  // Whether the query is the name of a class that has this page to itself.
+  const isOwnPage = (page, name) => {
+    const last = name.split(".").at(-1);
+    return last === asked().trim() && page.endsWith(`/${last.toLowerCase()}`);
+  };
+
   // By kind, between 0 and 100. An exact index entry has 100 from Sphinx, a name of the reference at most 26. Sphinx
   // also finds the entry `PSGD` for `SGD`.
   const SCORES = {
     index: (page, score) => (isEntry(page) ? score : 5),
     title: (page, score) => 5 * score,
-    object: (page, score, name) => (isNamed(name) ? 2.5 * score : 5),
+    object: (page, score, name) => (isOwnPage(page, name) ? OWN_PAGE : isNamed(name) ? 2.5 * score : 5),
     text: (page) => 10 * relevance(page),
   };
 

@@ -1,5 +1,7 @@
 """The search of the site, asked in the words of users."""
 
+import re
+
 import pytest
 
 from .pages import Site
@@ -9,7 +11,7 @@ from .serve import Chromium
 from .visits import search
 
 HITS = 3
-RECORDS = ("project/", "design.html", "differences_from_optax", "released_code")
+RECORDS = ("project/", "design", "differences_from_optax", "released_code")
 
 
 def test_pages_of_the_table_exist(site: Site):
@@ -18,8 +20,16 @@ def test_pages_of_the_table_exist(site: Site):
 
 
 @pytest.fixture(scope="module")
-def hits(address: str, browser: Chromium) -> dict[str, list[str]]:
-    return browser.run(search, address, list(QUERIES))
+def classes(site: Site) -> dict[str, str]:
+    """The names of the classes that have a page."""
+    pages = [page for page in site.pages if page.startswith("api/") and page.count("/") == 2]
+    texts = [(site.root / page).read_text(encoding="utf-8") for page in pages]
+    return {re.findall(r"<h1>(\w+)<", text)[0]: page for text, page in zip(texts, pages, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def hits(classes: dict[str, str], address: str, browser: Chromium) -> dict[str, list[str]]:
+    return browser.run(search, address, dict.fromkeys([*QUERIES, *classes]))
 
 
 def test_search_finds_the_page(hits: dict[str, list[str]]):
@@ -29,6 +39,17 @@ def test_search_finds_the_page(hits: dict[str, list[str]]):
 def test_search_finds_the_page_first(hits: dict[str, list[str]]):
     late = missed(hits, 1)
     assert len(late) <= len(QUERIES) // 10, late
+
+
+def test_the_name_of_a_class_finds_its_page_first(classes: dict[str, str], hits: dict[str, list[str]]):
+    assert len(classes) > 200
+    late = [f"{name}: {hits[name][:HITS]}" for name, page in classes.items() if not hits[name][0].startswith(page)]
+    expect_none("names of classes find something else first", late)
+
+
+def test_no_page_is_listed_twice(hits: dict[str, list[str]]):
+    pages = {query: [hit.partition("#")[0] for hit in found] for query, found in hits.items()}
+    expect_none("queries list a page twice", [query for query, found in pages.items() if len(found) > len({*found})])
 
 
 def missed(hits: dict[str, list[str]], n: int) -> list[str]:
@@ -49,8 +70,9 @@ def test_words_come_before_parts_of_words(hits: dict[str, list[str]]):
 def test_records_of_the_project_come_last(hits: dict[str, list[str]]):
     """The changelog has every word."""
     others = [query for query, pages in QUERIES.items() if not pages[0].startswith(RECORDS)]
-    early = {query: [hit for hit in hits[query][:HITS] if hit.startswith(RECORDS)] for query in others}
-    assert not any(early.values()), {query: found for query, found in early.items() if found}
+    is_record = {query: [hit.startswith(RECORDS) for hit in hits[query]] for query in others}
+    early = {query: hits[query][:HITS] for query, found in is_record.items() if found[:HITS] != sorted(found)[:HITS]}
+    assert not early, early
 
 
 def test_hits_lead_somewhere(site: Site, hits: dict[str, list[str]]):
