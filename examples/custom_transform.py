@@ -1,7 +1,7 @@
 """Write a custom transform, schedule and optimizer, and test them against the laws of modulax.
 
-AdaMax divides the first moment by the infinity moment, entry by entry. It is a rule on one array, so only the equations
-have to be written; trees, dtypes, compilation, `vmap` and checkpoints are inherited.
+AdaMax divides the first moment by the infinity moment, entry by entry. It is a rule on one array, so you write only the
+equations; trees, dtypes, compilation, `vmap` and checkpoints are inherited.
 
 Kingma and Ba, [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980), 2014, section 7.1.
 """

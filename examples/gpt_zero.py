@@ -1,10 +1,10 @@
-"""A GPT in bfloat16 on eight devices: master weights, EMA, layer-wise learning rates, ZeRO-1; killed and continued.
+"""A GPT in bfloat16 on eight devices: master weights, EMA, layer-wise learning rates, ZeRO-1; killed and resumed.
 
     python examples/gpt_zero.py                     # a process is killed, another one continues, the result is the same
     python examples/gpt_zero.py --folder runs/gpt   # train here, and continue after an interruption
 
-The batch is sharded over eight devices, here parts of the CPU, and each holds the parameters and an eighth of the
-optimizer state. Every ten steps, a checkpoint is written. The text is the source of a module of Python.
+The batch is sharded over eight devices, here parts of the CPU. Each device holds the parameters and an eighth of the
+optimizer state. Every ten steps, a checkpoint is written. The text is the source of a Python module.
 """
 
 import argparse
@@ -98,13 +98,13 @@ def train_step(given: tuple[mx.ParamEMA, Tokens], model: GPT, state: Any) -> tup
 
 
 def batch(step: int) -> Tokens:
-    """Pieces of the text, chosen by the number of the step alone, so that a run that continues sees the same ones."""
+    """Pieces of the text, chosen only by the step number, so that a resumed run sees the same ones."""
     starts = np.random.default_rng(step).integers(0, len(TEXT) - LENGTH, BATCH)
     return jax.device_put(TEXT[starts[:, None] + np.arange(LENGTH + 1)], OVER_BATCH)
 
 
 def start() -> tuple[mx.ParamEMA, GPT, Any]:
-    """The optimizer, the model on every device, and the state, of which no device ever holds more than its part."""
+    """The optimizer, the model on every device, and the state, of which each device only ever holds its part."""
     model = GPT(jax.random.key(0))
     model = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if eqx.is_inexact_array(x) else x, model)
     model = eqx.filter_shard(model, EVERYWHERE)

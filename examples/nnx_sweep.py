@@ -2,9 +2,9 @@
 
     python examples/nnx_sweep.py [--plot nnx_sweep.png] [--folder runs]
 
-A sweep maps the training over optimizers by `vmap`, so the training must be a pure function: `nnx.split` takes the
-model apart, and `nnx.merge` puts it together in each step. The batch statistics change in the forward pass, so they are
-carried from step to step. With `--folder`, finished runs are kept, and a script that was interrupted goes on.
+A sweep maps the training over optimizers by `vmap`, so the training must be a pure function: `nnx.split` splits the
+model, and `nnx.merge` merges it in each step. The batch statistics change in the forward pass, so they are carried from
+step to step. With `--folder`, finished runs are saved, and an interrupted script resumes.
 """
 
 import argparse

@@ -31,8 +31,8 @@ def _add(p: jax.Array | np.ndarray, u: jax.Array | np.ndarray) -> jax.Array:
 def apply_updates(params: P, updates: Updates) -> P:
     """Add the updates to the parameters, keeping the dtype of each parameter.
 
-    Parameters whose update is None stay unchanged, and so do leaves that aren't floating-point or complex arrays, so
-    that a whole model with activation functions, flags and integer arrays can be given.
+    Parameters whose update is None stay unchanged, and so do leaves that aren't floating-point or complex arrays. So
+    you can pass a whole model with activation functions, flags and integer arrays.
 
     Args:
         params: the parameters, or the whole model.

@@ -57,7 +57,7 @@ else:
         pyright and mypy report a constructor call without it.
 
         Args:
-            needs: requirement on the number, for values that are certain to be a mistake.
+            needs: requirement on the number; values that violate it are certainly mistakes.
             optional: whether None is allowed, for a piece of the algorithm that can be left out.
         """
         return number(needs=needs, optional=optional)
@@ -81,7 +81,7 @@ def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = No
     Args:
         default: default value of the field. Declare a required field with `required_number()`, which type checkers
             understand.
-        needs: requirement on the number, for values that are certain to be a mistake.
+        needs: requirement on the number; values that violate it are certainly mistakes.
         optional: whether None is allowed, for a piece of the algorithm that can be left out.
     """
     return numeric_field(as_number, default, needs=needs, optional=optional)

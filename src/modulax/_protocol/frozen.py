@@ -26,7 +26,7 @@ def freeze_hyperparameters(module: H) -> H:
 
     The hyperparameters of an optimizer are arrays, like parameters. In a model, `equinox.filter_grad` would
     differentiate with respect to them, and an optimizer of the model would train them. Both leave Python numbers alone.
-    Under `equinox.filter_jit`, these are constants, and other values compile another program.
+    Under `equinox.filter_jit` they are constants, and new values recompile.
 
     Args:
         module: the optimizer, or any transform or schedule.

@@ -43,7 +43,7 @@ StateT = TypeVar("StateT", default=Any)
 
 
 class AbstractLeafwise(AbstractTransform, Generic[StateT]):
-    """A transform that does the same to every array: implement its equations on one array, and nothing else.
+    """A transform that treats every array alike: implement its equations for one array, and nothing else.
 
     The state of one array and of the whole tree are the same class. `init_leaf` returns its fields for one array; in
     the state of the tree, each field is a tree of them. `init_leaf` and `update_leaf` leave out two kinds of fields:

@@ -55,7 +55,7 @@ class AbstractPatterns(AbstractLabels):
 
     @abc.abstractmethod
     def fitting(self, tree: PyTree) -> tuple[list[Sequence[int]], set[int]]:
-        """Return the positions of the patterns that fit each leaf, in order, and those of all that fit something."""
+        """Return the positions of the patterns that match each leaf, in order, and of all that match something."""
 
     @abc.abstractmethod
     def unused(self, pattern: Any, tree: PyTree) -> str:
@@ -99,7 +99,7 @@ class AbstractPathPatterns(AbstractPatterns):
         """Return whether a pattern fits the path with these names."""
 
     def fitting(self, tree: PyTree) -> tuple[list[Sequence[int]], set[int]]:
-        """Return the positions of the patterns that fit each leaf, in order, and those of all that fit something."""
+        """Return the positions of the patterns that match each leaf, in order, and of all that match something."""
         found, used = [], set()
         for names, leaf in named_leaves(tree, with_none=True):
             fits = [i for i, (pattern, _) in enumerate(self.groups) if self.fits(names, pattern)]
@@ -316,7 +316,7 @@ class by_type(AbstractPatterns):  # noqa: N801
         return cls.__name__ if field is None else f"({cls.__name__}, {field!r})"
 
     def fitting(self, tree: PyTree) -> tuple[list[Sequence[int]], set[int]]:
-        """Return the positions of the patterns that fit each leaf, in order, and those of all that fit something."""
+        """Return the positions of the patterns that match each leaf, in order, and of all that match something."""
         leaves, nodes = nodes_of(tree)
         used = set()
         below: dict[tuple[Any, ...], list[int]] = {}  # the patterns that a node fits, by its path

@@ -210,9 +210,8 @@ def _of_numbers(call: Callable[..., Any]) -> Callable[..., Any]:
 class WrappedSchedule(AbstractSchedule):
     """A plain function of the step, such as a lambda or an optax schedule, as a schedule.
 
-    A function that is given where a number is expected is wrapped automatically. It is traced once, so that the
-    constants in it are part of the compiled program: to change, sweep or differentiate them, write an
-    `AbstractSchedule`.
+    A function given where a number is expected is wrapped automatically. It is traced once, so its constants are part
+    of the compiled program: to change, sweep or differentiate them, write an `AbstractSchedule`.
 
     Args:
         function: function of the step that returns the value.
@@ -248,15 +247,15 @@ class WrappedSchedule(AbstractSchedule):
 
 
 class AbstractStatefulSchedule(AbstractArithmetic):
-    """A schedule with a state: its value depends on the past, such as previous losses, and not on the step alone.
+    """A schedule with a state: its value depends on the past, such as previous losses, not only on the step.
 
     Implement `init()`, `update(state, **extra)` and `__call__(state, **extra)`. Use it in any numeric field of an
     optimizer, or of a transform inside `Scheduled` or `Injected`, which keep its state in theirs. At each step they
     call the schedule for the value and then `update` for the new state, both with the extra arguments of that step,
     such as the loss. When a value is needed outside a step, `__call__(state)` is called without extra arguments.
 
-    If a hyperparameter of the schedule is a schedule of the step, its value at the step takes its place. In turn, a
-    stateful schedule can be an operand: in `SGD(0.5 * stateful)`, its current value is multiplied by 0.5.
+    If a hyperparameter of the schedule is itself a schedule of the step, it is replaced by its value at the step. A
+    stateful schedule can also be an operand: in `SGD(0.5 * stateful)`, its current value is multiplied by 0.5.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()

@@ -228,9 +228,9 @@ class AbstractTransform(AbstractHyperparameters):
             params, state = step(grads, state, params)
             step.lower(grads, state, params).compile().memory_analysis()
 
-        A call is one of `step(..., donate=True)`. In place of arrays, `lower` takes shapes with shardings too, also
-        those of devices that are not there. Write it in place of `jax.jit(optimizer.step, donate_argnums=(1, 2))`, in
-        which JAX writes the parameters into the buffers of a moment: `step` returns them before the state.
+        A call is equivalent to `step(..., donate=True)`. `lower` also accepts shapes with shardings instead of arrays,
+        including those of devices that you don't have. Use it instead of `jax.jit(optimizer.step, donate_argnums=(1,
+        2))`, in which JAX writes the parameters into the buffers of a moment: `step` returns them before the state.
         """
         return DonatedStep(self)
 
@@ -288,19 +288,19 @@ class AbstractTransform(AbstractHyperparameters):
     @result_is_indexed
     @explained
     def metrics(self, state: State) -> dict[str, Any]:
-        """Return what a log wants: the learning rate in force, measurements, counters, by short names.
+        """Return scalars for a log, by short names: the learning rate in force, measurements, counters.
 
             wandb.log({"loss": loss, **optimizer.metrics(state)})
 
-        These are scalars: every learning rate and every other hyperparameter that follows a schedule, with its value in
-        the step that led to this state (in the first step, if there was none); what a `Monitor` measured; and what the
-        classes of states declare with `shared(metric=True)`, such as the step count, the number of skipped steps and
-        the factor of `ReduceOnPlateau`. Names that occur several times begin with the name of the part, such as
-        `body.learning_rate`. The learning rates of a multiplier, with all factors that follow, begin with its pattern,
-        as `embed.*.learning_rate`; where groups or frozen parameters divide them, only a moment in the state tells
-        which there are. A stateful schedule has its value at the next step, and so has arithmetic with one.
+        They are: every learning rate and every other hyperparameter that follows a schedule, with its value in the step
+            that led to this state (in the first step, if there was none); the measurements of `Monitor`; and fields of
+            states declared with `shared(metric=True)`, such as the step count, the number of skipped steps and
+        the factor of `ReduceOnPlateau`. Names that occur several times are prefixed by the name of the part, such as
+        `body.learning_rate`. The learning rates of a multiplier, including all later factors, are prefixed by its
+        pattern, as `embed.*.learning_rate`; with groups or frozen parameters, they are listed only if the state has a
+        moment. A stateful schedule, and arithmetic with one, has its value at the next step.
 
-        Inside `jit` it adds the schedules to the program, and nothing else.
+        Inside `jit` it adds only the schedules to the program.
 
         Args:
             state: the state of this transform.

@@ -203,7 +203,7 @@ class Roles(AbstractRoles):
         print(found)
         found["layers.0.weight"].fan_in
 
-    Give it to an optimizer whose tree of parameters has no classes, such as a dict made from a model:
+    Pass it to an optimizer if the tree of parameters has no classes, as in a dict made from a model:
     `Muon(2e-2, roles=roles(model))`.
 
     Attributes:
@@ -296,25 +296,25 @@ def _depth_text(depth: int | tuple[int, ...] | None) -> str:
 
 @explained
 def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
-    """Find what each parameter of a model is: its role, the meaning of its axes, and the depth of its block.
+    """Classify the parameters of a model: find the role, the meaning of the axes, and the depth of the block of each.
 
         print(roles(model))
         roles(model, {"readout": Head(), "blocks.*.qkv": Attention(heads=8)})
 
     A role is found, in this order:
 
-    * from `given`, a mapping from patterns to roles; a pattern is that of a parameter, or of a layer, of which it then
-      means the weight;
+    * from `given`, a mapping from patterns to roles; a pattern matches a parameter, or a layer, and then stands for its
+      weight;
     * from the metadata `role` of a field, `weight: Array = eqx.field(metadata={"role": Head()})`, or of a variable of
-      NNX, `nnx.Param(x, role=Head())`; that of a field that holds a layer, or several, is the role of their weights;
+      NNX, `nnx.Param(x, role=Head())`; the role of a field that holds one or more layers is that of their weights;
     * from the class of a layer of Equinox or NNX; a linear layer whose name, or the name of what it is in, is `head`,
       `lm_head`, `logits`, `classifier`, `readout` or `unembed` is the head, if it is not in a block;
     * from the names in a dict of parameters of Flax: `kernel`, `embedding`, `scale`, `bias`, and `query`, `key`,
       `value`, `out` for attention;
     * from the names in a user's own module: `bias`, `scale`, `gain`, `pos_embed`, `token_embedding`, ...
 
-    Any other array with two axes is taken as a hidden matrix of shape `(inputs, outputs)`, and the table says that this
-    is an assumption.
+    Any other array with two axes is assumed to be a hidden matrix of shape `(inputs, outputs)`; the table marks the
+    assumption.
 
     Args:
         model: an Equinox model, an NNX model, or a tree of parameters; shapes are enough.

@@ -89,13 +89,13 @@ class _ByRole(AbstractLabels):
 
 
 def by_role(groups: Mapping[Any, Any], default: Any = False, roles: Any = None) -> AbstractLabels:
-    """Select or label parameters by what they are: the labels of a `Partition`, or the mask of a transform.
+    """Select or label parameters by their roles: the labels of a `Partition`, or the mask of a transform.
 
         labels = by_role({Embedding: "embedding", Head: "head"}, default="rest")
         mask = by_role({Bias: False, Gain: False}, default=True)
 
     Args:
-        groups: mapping from the class of a role to a label; the first that fits wins.
+        groups: mapping from the class of a role to a label; the first match wins.
         default: label of all other parameters.
         roles: roles by pattern, for what is not found, or the result of `roles`.
 

@@ -16,7 +16,9 @@ def _as_axes(x: Any) -> Axes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AbstractRole(abc.ABC):
-    """What an array is in its layer, and what its axes mean. `roles` finds the role of every parameter of a model.
+    """The kind of an array in its layer, and the meaning of its axes.
+
+    `roles` finds the role of every parameter of a model.
 
     The subclasses are the kinds of arrays. Give one to `roles`, to `Muon(roles=...)` or as metadata of a field where a
     role cannot be found from the class of a layer:
@@ -31,7 +33,7 @@ class AbstractRole(abc.ABC):
             empty if there is one.
         depth: the number of the block in which it is, from 1; 0 before the blocks and one more than their number after
             them; several where blocks are stacked; None if the paths don't tell.
-        is_known: False if the axes are an assumption: an array with two axes of which nothing is known is taken as
+        is_known: False if the axes are an assumption: an unclassified array with two axes is taken as
             `(inputs, outputs)`.
 
     Attributes:
@@ -121,8 +123,8 @@ class AbstractRole(abc.ABC):
 class Matrix(AbstractRole):
     """A matrix inside the model, which Muon trains: `Hidden`, `Attention`, `Convolution` and `LoRA`.
 
-    Use it to select all of them, `by_role({Matrix: "matrices"}, default="others")`, or as the role of a matrix of which
-    no more is known.
+    Use it to select all of them, `by_role({Matrix: "matrices"}, default="others")`, or as the role of a matrix of
+    unknown kind.
     """
 
     is_hidden: ClassVar[bool] = True

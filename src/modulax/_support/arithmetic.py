@@ -109,7 +109,7 @@ def copy_in(x: Inexact[Array, "*shape"], dtype: DTypeLike | None = None) -> Inex
 
 
 def abs_sq(x: Inexact[Array, "*shape"]) -> Inexact[Array, "*shape"]:
-    """$|x|^2$: real for complex `x`, and with the right second derivative at zero, which `abs(x) ** 2` has not."""
+    """$|x|^2$: real for complex `x`, and with the right second derivative at zero, unlike `abs(x) ** 2`."""
     if jnp.iscomplexobj(x):
         # JAX returns a second derivative of zero for `abs(x) ** 2` at a complex zero.
         return x.real**2 + x.imag**2

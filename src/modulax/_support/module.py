@@ -184,18 +184,18 @@ def like_params(
 
     Args:
         exact: whether every entry is needed in full precision, as in a copy of the parameters or a sum that becomes
-            their update. `LowBit` leaves such a field as it is.
-        copied: whether it begins as a copy of the parameters, from which the rule goes on: a restore that leaves it
+            their update. `LowBit` does not quantize such a field.
+        copied: whether it begins as a copy of the parameters, from which the rule continues: a restore that leaves it
             fresh says so. It is exact too.
         nonnegative: whether no entry is ever negative, as in a second moment. `LowBit` then stores no sign, and keeps
             the entries positive.
-        preconditioner: whether it is a root or a basis that is computed again every few steps, from other fields. Only
+        preconditioner: whether it is a root or a basis that is recomputed every few steps, from other fields. Only
             `LowBit(preconditioners=True)` stores it in fewer bits.
-        moment: for a decaying sum of the updates that the rule receives, the number that makes it their average when it
-            is multiplied by it, or a function of the rule that returns this number: 1 for the first moment of Adam,
+        moment: for a decaying sum of the updates that the rule receives, the factor that turns the sum into their
+            average, or a function of the rule that returns this factor: 1 for the first moment of Adam,
             `lambda rule: 1 - rule.decay` for the momentum of SGD. `checkpoint.carry` takes it over between classes.
-        form: where options of the rule decide what the field holds, a function of the rule that returns which it is.
-            `checkpoint.carry` does not take the field over into a rule of another form, unless `scale` is given.
+        form: if options of the rule decide what the field holds, a function of the rule that returns which quantity it
+            is. `checkpoint.carry` does not carry the field into a rule of a different form, unless `scale` is given.
         scale: a function of the rule and the state that returns a number. The field times this number is the same in
             all forms, as a mean of gradients times their number is their sum.
     """
@@ -218,8 +218,8 @@ def shared(
         kw_only: whether the constructor takes it by name only.
         metric: whether `optimizer.metrics(state)` lists it for logs, under the name of the field, or under the names
             inside if the value is a tree of scalars.
-        origin: for a count that begins at another number by an option of the rule, a function of the rule that returns
-            this number. `checkpoint.carry` takes it over as the number of steps since then.
+        origin: for a count whose first value depends on an option of the rule, a function of the rule that returns this
+            value. `checkpoint.carry` carries the number of steps since then.
     """
     return _field(default, kw_only, holds="shared", metric=metric, origin=origin)
 

@@ -45,7 +45,7 @@ class AbstractQuantized(AbstractModule):
 
 
 class Quantized(AbstractQuantized):
-    r"""An array in 8 or 4 bits an entry, as the moments in the state of `LowBit`.
+    r"""An array in 8 or 4 bits per entry, such as a moment in the state of `LowBit`.
 
         mu = tree.get(state, "mu")["kernel"].dequantize()
 

@@ -51,17 +51,17 @@ def plan(
     batch: PyTree = None,
     **extra: Any,
 ) -> Plan:
-    """Compile a step for a mesh, and return what it needs on each device: memory, transfers, and time at least.
+    """Compile a step for a mesh, and return its needs on each device: memory, transfers, and a lower bound of the time.
 
         mesh = topology("v5e:16x16", data=32, model=8)
         print(plan(optimizer, params, mesh, spec=spec, zero="data"))
 
-    Nothing runs, and no array is made: shapes are enough, and the devices of the mesh need not be there. The program is
-    `optimizer.step` with the gradients as arguments, or with `loss` and `batch` the whole training step. Parameters and
-    state are donated, as in a training loop.
+    Nothing runs, and no array is created: shapes are enough, and you need not have the devices of the mesh. The program
+    is `optimizer.step` with the gradients as arguments, or with `loss` and `batch` the whole training step. Parameters
+    and state are donated, as in a training loop.
 
-    All figures are those of the program that the compiler of the devices made, without a model of what it might do. The
-    seconds are a lower bound, as if memory, matrix units and links were each used without a pause, and all at once.
+    All figures are read from the program that the compiler of the devices made, not from a model of it. The time is a
+    lower bound: it assumes that memory, matrix units and links are used without pause, and all at once.
 
     Args:
         optimizer: a transform or an optimizer.

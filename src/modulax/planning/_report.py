@@ -55,7 +55,7 @@ class Communication:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a step needs, of memory and time, on each device. `print` shows it as tables.
+    """The memory and time that a step needs on each device. `print` shows it as tables.
 
     Args:
         devices: the number and the kind of the devices, and the axes of the mesh.
@@ -73,10 +73,10 @@ class Plan:
         collectives: the transfers between devices by kind and transform; the largest first.
         state: the fields of the state; the largest first.
         transforms: bytes moved by class of transform; the largest first. What is under `""` is of the step itself.
-        resharded: paths of parameters and state that the step returns with another sharding, of which there should be
-            none: the next step would be another program.
+        resharded: paths of parameters and state that the step returns with a different sharding. There should be none:
+            the next step would be compiled again.
         compile_seconds: that tracing and compilation took.
-        notes: what is worth a second look, and what to write.
+        notes: possible problems, and what to write instead.
     """
 
     devices: str

@@ -35,18 +35,17 @@ _GPUS_PER_HOST = 8
 
 @explained
 def topology(name: str, *, num_slices: int = 1, **axes: int) -> Mesh:
-    """Return a mesh of abstract devices: programs can be compiled for it, on any machine, and nothing can run on it.
+    """Return a mesh of abstract devices: any machine can compile programs for it, but nothing can run on it.
 
         mesh = topology("v5e:16x16", data=32, model=8)
 
-    The names are those of Google Cloud, a generation and the number of chips along each dimension: `"v5e:4x4"`,
+    Names are as in Google Cloud, the generation and the number of chips along each dimension: `"v5e:4x4"`,
     `"v6e:16x16"`, `"v4:4x4x8"`, `"v5p:8x8x8"`, `"tpu7x:4x4x4"`, and `"v5e:1x1"` for one chip. A TPU7x chip is two
-    devices. `"h100:8"`, `"h200:8"` and `"a100:8"` are GPUs with NVLink, eight in each host. `"cpu:8"` are devices of
-    this process, which the CPU can be divided into.
+    devices. `"h100:8"`, `"h200:8"` and `"a100:8"` are GPUs with NVLink, eight in each host. `"cpu:8"` uses devices of
+    this process, into which the CPU can be divided.
 
-    The compilers are packages of their own: `pip install "modulax[planning]"` for TPUs, and for GPUs
-    `pip install jax-cuda12-plugin jax-cuda12-pjrt nvidia-cuda-nvcc-cu12` in the version of JAX. Neither needs an
-    accelerator.
+    The compilers are separate packages: `pip install "modulax[planning]"` for TPUs, and for GPUs `pip install
+    jax-cuda12-plugin jax-cuda12-pjrt nvidia-cuda-nvcc-cu12` in the version of JAX. Neither needs an accelerator.
 
     Args:
         name: the chip, and the number of chips along each dimension.

@@ -30,7 +30,7 @@ class Law:
         return "\n".join(line.strip() for line in lines)
 
     def speaks_of(self, case: Case) -> bool:
-        """Whether the law applies to a case; one on hyperparameters doesn't to a transform without any."""
+        """Whether the law applies to a case; a law on hyperparameters doesn't apply to a transform without any."""
         packages = getattr(self.check, "packages", ())
         condition = getattr(self.check, "condition", lambda case: True)
         return all(map(is_installed, packages)) and condition(case)

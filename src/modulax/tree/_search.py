@@ -159,7 +159,7 @@ def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering
 
 
 def filter(tree: PyTree, key: str, filtering: Filtering = None) -> PyTree:
-    """Replace everything by None except the values with a name.
+    """Replace everything by None except the values with a given name.
 
     Combine the result with another tree by `equinox.combine`, for example to put the moments of one run into the state
     of another.
