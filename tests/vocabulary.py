@@ -35,7 +35,7 @@ NAMELESS = {
     "ArrayTree": "any pytree",
     "ConditionFn": "any function of the updates and the extra arguments",
     "MaskOrFn": "a tree of booleans, a function that makes one, or patterns: `modulax.by_path`, `by_regex`, `by_type`",
-    "MaskedNode": "`None`, in the place of a parameter that is masked out",
+    "MaskedNode": "`None`, in place of a parameter that is masked out",
     "MaybeAxis": "an integer or None",
     "NamedTupleKey": "a string: states have named fields, and paths are strings",
     "Params": "any pytree, also a whole model",
