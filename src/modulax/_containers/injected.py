@@ -186,7 +186,7 @@ class Injected(AbstractContainer):
 
     Raises:
         ValueError: if `static_args` names no hyperparameter, if `hyperparam_dtype` is not a floating-point dtype, or if
-            a hyperparameter is zero in it or outside of its range, as a decay of 0.999 is, which bfloat16 rounds to 1.
+            a hyperparameter is zero in it or outside its range, such as a decay of 0.999, which bfloat16 rounds to 1.
     """
 
     _keeps_direction: ClassVar[bool] = True

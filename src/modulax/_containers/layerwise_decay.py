@@ -55,7 +55,7 @@ def layerwise_decay(
 
     Raises:
         ValueError: if the depth of a parameter is not known, or if nothing may change the updates of the optimizer,
-            which keeps parameters of its own, such as an average. Write
+            because it keeps its own copy of the parameters, such as an average. Write
             `ScheduleFree(layerwise_decay(SGD(0.1), ...), 0.1)` and `ParamEMA(layerwise_decay(AdamW(1e-3), ...))`.
     """
     check_optimizer("layerwise_decay(optimizer, params, factor)", optimizer, params, factor)

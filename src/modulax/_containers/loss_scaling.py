@@ -46,8 +46,8 @@ class LossScaling(AbstractContainer):
         params, state = optimizer.step(grads, state, params)
 
     Put it outermost, or inside `MultiSteps`: a transform before it, such as a clipping, would see the scaled gradients.
-    Extra arguments are passed on as they are, so `value` is the loss without the scale. bfloat16 has the range of
-    float32 and needs no loss scaling.
+    Extra arguments are passed on unchanged, so `value` is the loss without the scale. bfloat16 has the range of float32
+    and needs no loss scaling.
 
     The rule is that of `torch.amp.GradScaler`. The scale stays finite and positive.
 

@@ -70,7 +70,7 @@ class LowBit(AbstractContainer):
         where: which parameters' moments are quantized: a tree of booleans with the structure of the parameters or a
             prefix of it, a function of the parameters that returns such a tree, or patterns such as `by_path`. By
             default all.
-        min_size: arrays with fewer entries stay as they are, such as those of biases and norms.
+        min_size: arrays with fewer entries are not quantized, such as biases and norms.
         stochastic: whether to round stochastically, or to the nearest code.
         key: a seed, or a JAX key, for stochastic rounding.
         preconditioners: whether the roots of Shampoo and the eigenbases of SOAP are stored in 8 bits, even if moments

@@ -52,7 +52,7 @@ class EShampoo(AbstractOptimizer):
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         precondition_frequency: number of steps between two computations of the bases.
         start: the first step with bases; by default that number.
-        block_size: the longest side of a block of a matrix that has bases of its own.
+        block_size: the longest side of a block of a matrix; each block has its own bases.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         qr_iterations: number of iterations of the QR algorithm that improve the bases, as in `ScaleByEShampoo`; None
             for an eigendecomposition.

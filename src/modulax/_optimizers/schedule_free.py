@@ -52,7 +52,7 @@ class ScheduleFreeRate(AbstractSchedule):
 
 
 class AbstractScheduleFreeOptimizer(AbstractOptimizer):
-    """An optimizer whose learning rate is multiplied by a warm-up of its own."""
+    """An optimizer that multiplies its learning rate by its own warm-up."""
 
     learning_rate: eqx.AbstractVar[Any]
     warmup_steps: eqx.AbstractVar[Any]

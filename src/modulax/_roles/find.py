@@ -318,7 +318,7 @@ def roles(model: Any, given: Mapping[str, AbstractRole] | None = None) -> Roles:
 
     Args:
         model: an Equinox model, an NNX model, or a tree of parameters; shapes are enough.
-        given: roles by pattern, for what is not found or found wrongly.
+        given: roles by pattern, for parameters whose role is not found, or found wrongly.
 
     Raises:
         ValueError: if a pattern matches no parameter.

@@ -97,7 +97,7 @@ def by_role(groups: Mapping[Any, Any], default: Any = False, roles: Any = None) 
     Args:
         groups: mapping from the class of a role to a label; the first match wins.
         default: label of all other parameters.
-        roles: roles by pattern, for what is not found, or the result of `roles`.
+        roles: roles by pattern, for parameters whose role is not found, or the result of `roles`.
 
     Raises:
         ValueError: if a key is not the class of a role; in `init` of `Partition`, `Masked` and `Freeze`, if no

@@ -20,8 +20,8 @@ from .sm3 import inverse_root
 class ScaleByCAMEState(AbstractState):
     """State of `ScaleByCAME`: step count, momentum, second moment, and instability.
 
-    Of a matrix, the second moment and the instability are averages of means over rows and columns, and `v` is None. Of
-    a vector, `v` is the second moment, and the others are None.
+    For a matrix, the second moment and the instability are averages of means over rows and columns, and `v` is None.
+    For a vector, `v` is the second moment, and the others are None.
     """
 
     mu: PyTree

@@ -69,7 +69,7 @@ class EShampooState(AbstractState):
 
 
 class ScaleByEShampoo(AbstractMatrixRule):
-    r"""Adam in the eigenbasis of Shampoo's preconditioner, with a momentum outside of it: the direction of EShampoo.
+    r"""Adam in the eigenbasis of Shampoo's preconditioner, with a momentum outside it: the direction of EShampoo.
 
     $$
     \begin{aligned}
@@ -81,9 +81,9 @@ class ScaleByEShampoo(AbstractMatrixRule):
     $$
 
     The columns of $Q_L$ and $Q_R$ are the eigenvectors of $L$ and $R$, computed every $k$ steps, from step `start` on,
-    before the gradient of this step is projected; until then they are identities. The entries of $v$ stay where they
-    are. With $\beta_2 = 1$, $L$, $R$ and $v$ are sums. Leaves that aren't matrices are trained by Adam. A matrix with
-    a longer side than `block_size` is divided into blocks, each of which has its own bases.
+    before the gradient of this step is projected; until then they are identities. The entries of $v$ keep their places.
+    With $\beta_2 = 1$, $L$, $R$ and $v$ are sums. Leaves that aren't matrices are trained by Adam. A matrix with a
+    longer side than `block_size` is divided into blocks, each of which has its own bases.
 
     `ScaleBySOAP` uses the bases of the step before, in which it keeps the momentum.
 

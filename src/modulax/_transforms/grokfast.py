@@ -117,7 +117,7 @@ class GrokFastMA(AbstractLeafwise[GrokFastMAState]):
         window_size: number $k$ of gradients in the window, each of which is kept in the state.
         lamb: factor $\lambda$ of the mean.
         use_mean: whether to add the mean of the window; otherwise its sum.
-        warmup: whether to leave the gradients as they are until the window is full.
+        warmup: whether to leave the gradients unchanged until the window is full.
         accumulator_dtype: dtype of the window; by default that of the parameters.
 
     References:

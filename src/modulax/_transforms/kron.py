@@ -101,7 +101,7 @@ class ScaleByKron(AbstractMatrixRule):
 
     The lines of $x$ and of the $Q$ apply every $1 / p$ steps; in between, $x_t = \hat m_t$. In 1 % of the steps of the
     factors, chosen at random, $Q_L$ and $Q_R$ are first multiplied by numbers that make their largest entries equal.
-    The factors of a matrix of zeros stay as they are.
+    The factors of a matrix of zeros don't change.
 
     Triangular and diagonal matrices depend on the basis. So rotated parameters don't follow a rotated trajectory,
     unlike with `ScaleByShampoo`.

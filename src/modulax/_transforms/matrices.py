@@ -196,7 +196,7 @@ def matrices_of(
         call: what to name in error messages, such as `ScaleByMuon(weight_dimension_numbers=...)`.
         specified: labels from `specified_matrices`.
         tree: parameters or updates.
-        per_head: whether each head of a query, key or value is a matrix of its own.
+        per_head: whether each head of a query, key or value is a separate matrix.
         hidden: whether only those of hidden layers are matrices, of the arrays whose role is known.
 
     Raises:

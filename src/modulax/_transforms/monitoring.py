@@ -34,7 +34,7 @@ from .momentum import Ema, EmaState
 
 
 class AbstractMeasure(AbstractHyperparameters):
-    """A measurement with a state of its own, or one that uses more than the updates, for `Monitor`.
+    """A measurement with its own state, or one that uses more than the updates, for `Monitor`.
 
     Implement `init(params)` and `update(updates, state, params=None, **extra)`, which returns the measurement, any tree
     of arrays, and the new state. Hyperparameters are fields as in transforms.

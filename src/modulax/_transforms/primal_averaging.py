@@ -39,7 +39,7 @@ class PrimalAveraging(AbstractDecayingRule[PrimalAveragingState]):
     $$
 
     The parameters that are trained are $y$. The evaluation parameters, which are also those to deploy, are the average
-    $x$; `eval_params(state, params)` returns them. Put it last in a chain, in the place of the learning rate:
+    $x$; `eval_params(state, params)` returns them. Put it last in a chain, in place of the learning rate:
 
         Chain(ScaleByAdam(), PrimalAveraging(1e-3))
 
@@ -55,7 +55,7 @@ class PrimalAveraging(AbstractDecayingRule[PrimalAveragingState]):
         eval_interp_coeff: weight $\mu_x$ of the old average in the new one, in [0, 1].
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate; None for none.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        decay_on_y: whether $y_t$ decays in the place of $z_t$.
+        decay_on_y: whether $y_t$ decays instead of $z_t$.
 
     References:
         Defazio et al., [Smoothing DiLoCo with Primal Averaging for Faster Training of

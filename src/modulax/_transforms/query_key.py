@@ -32,7 +32,7 @@ def clip_query_key(
         params["query"], params["key"] = clip_query_key(params["query"], params["key"], max_logits)
 
     If several heads share a key, pass None for it. Then $W_q^h \leftarrow \gamma_h W_q^h$, as for the rotary part of
-    the queries in the paper. A head whose largest logit is infinite or NaN stays as it is.
+    the queries in the paper. A head whose largest logit is infinite or NaN does not change.
 
     No released code exists; this is the paper's algorithm.
 

@@ -27,8 +27,8 @@ class ScaleByYogi(AbstractLeafwise[ScaleByAdamState]):
     Where Adam's second moment is much larger than the new square, it decays like $\beta_2^t$. Yogi's decreases by steps
     of the size of the new square, so that the effective learning rate doesn't increase suddenly.
 
-    The paper, the authors' code and optax differ. Algorithm 2 of the paper has no bias corrections, and neither has
-    `follow="paper"`. optax corrects $v_t$ inside the root, so that $\varepsilon$ isn't corrected, and starts $m$ at the
+    The paper, the authors' code and optax differ. Algorithm 2 of the paper, and so `follow="paper"`, has no bias
+    corrections. optax corrects $v_t$ inside the root, so that $\varepsilon$ isn't corrected, and starts $m$ at the
     initial value of $v$; so does `follow="optax"`:
 
     $$

@@ -22,7 +22,7 @@ from .._support.value_checks import traced_check
 
 
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[Array, " k"]]:
-    r"""Solve the linear assignment problem: match each row with a column of its own at the lowest total cost.
+    r"""Solve the linear assignment problem: match each row with a different column at the lowest total cost.
 
     For example, match the predictions of a detector with the objects in an image (bipartite matching). From an $n
     \times m$ cost matrix $C$, it selects $k = \min(n, m)$ entries, no two of them in the same row or column, with the

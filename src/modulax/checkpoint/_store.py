@@ -52,8 +52,7 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     The checkpoint appears under its path only when it is complete. With `overwrite`, `restore` reads the old checkpoint
     until then. The next `save` to the same path removes what a killed one left beside it, after a minute.
 
-    To save in the background use orbax itself, which accepts optimizers and states as they are; `restore` reads the
-    result.
+    To save in the background, use orbax itself, which accepts optimizers and states; `restore` reads the result.
 
     Args:
         path: the folder to write; it must not exist unless `overwrite` is set.

@@ -16,7 +16,7 @@ def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Float[
     -y \log \sigma(x) - (1 - y) \log \sigma(-x)
     $$
 
-    Every logit is a decision of its own. For mutually exclusive classes use `softmax_cross_entropy`.
+    Every logit is a separate decision. For mutually exclusive classes use `softmax_cross_entropy`.
 
     Args:
         logits: $x$, floats of any size. An infinite logit is a certain prediction: its loss is zero if the label

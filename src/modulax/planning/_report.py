@@ -61,7 +61,7 @@ class Plan:
         devices: the number and the kind of the devices, and the axes of the mesh.
         parameters: number of scalar parameters of the whole model.
         param_bytes: of the parameters.
-        state_bytes: of the state of the optimizer, without what is in another memory, such as that of the host.
+        state_bytes: of the state of the optimizer, without arrays in other memories, such as host memory.
         temp_bytes: of temporary arrays, as the compiler counts them.
         peak_bytes: of arguments, results and temporary arrays together, at the worst time.
         memory_bytes: that a program can use; None if the device is unknown, such as a CPU.

@@ -33,7 +33,7 @@ class SearchSpace:
         space = sweeps.SearchSpace(mx.AdamW(1e-3), learning_rate=sweeps.LogUniform(1e-4, 1e-1))
 
     Args:
-        optimizer: the optimizer; whatever is not named keeps its value.
+        optimizer: the optimizer; hyperparameters that are not named keep their values.
         **spaces: the space of each hyperparameter, by the names of `replace`. Without any, there is nothing to tune.
     """
 
