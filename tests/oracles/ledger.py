@@ -106,7 +106,7 @@ FIRST_ORDER = (
         "LaProp",
         "Z-T-WANG/LaProp-Optimizer, laprop.py",
         "a419916505bf",
-        "with a learning rate of zero, theirs makes a step of the momentum, and ours none",
+        "with a learning rate of zero, theirs steps by the momentum, and ours does not move",
     ),
     Released(
         "LaProp",
@@ -142,7 +142,7 @@ FIRST_ORDER = (
         "Tiger",
         "bojone/tiger, tiger.py",
         "43fb6b699fd4",
-        "`every_k` is `grad_accum_steps`; `lr_schedule` is a schedule; roles tell what theirs reads from names",
+        "`every_k` is `grad_accum_steps`; `lr_schedule` is a schedule; roles replace the names that theirs reads",
     ),
     Released("FOCUS", "liuyz0/FOCUS, focus.py", "bdda7f8cab33", "the first attraction there has the sign of rounding"),
 )
@@ -155,7 +155,7 @@ CURVATURE = (
         "85ebc00ce873",
         "`per_output=True`; other blocks by a transform after `HutchinsonDiagonal`",
     ),
-    Released("AdamMini", "zyushun/Adam-mini", "402aadfed237", "roles where theirs goes by names"),
+    Released("AdamMini", "zyushun/Adam-mini", "402aadfed237", "roles instead of the names that theirs reads"),
     Released(
         "Amos",
         "google-research/jestimator, jestimator/amos.py",
@@ -195,8 +195,8 @@ AROUND = (
         "MARS",
         "huggingface/pytorch-image-models, timm/optim/mars.py",
         "aa4b5850c154",
-        "`adam_b1` and `adam_b2` equal to `b1` and `b2`; in the first step, theirs leaves the gradient as it is, by "
-        "schedules of `gamma` and `max_norm`",
+        "`adam_b1` and `adam_b2` equal to `b1` and `b2`; in the first step, theirs leaves the gradient unchanged, here "
+        "by schedules of `gamma` and `max_norm`",
     ),
     Released(
         "GPAAdamW, PrimalAveraging",
