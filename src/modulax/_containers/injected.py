@@ -170,6 +170,10 @@ def _as_names(x: Any) -> tuple[str, ...]:
 class Injected(AbstractContainer):
     """Keeps the hyperparameters of a transform in its state, where they can be changed between steps.
 
+        optimizer = Injected(AdamW(1e-3))
+        state = optimizer.init(params)
+        state.hyperparams["learning_rate"] = 3e-4
+
     This is for code that holds the optimizer itself static, such as a training state of another library. If the
     optimizer can be passed as an argument, `replace` is simpler.
 

@@ -129,6 +129,8 @@ def _accepting_pairs(cls: C) -> C:
 class Lookahead(AbstractSteering):
     r"""Lookahead: after every $k$ fast steps, moves slow weights towards the fast ones, which restart from there.
 
+        Lookahead(Adam(1e-3), sync_period=5, slow_step_size=0.5)
+
     $$
     \begin{aligned}
     \theta_{t,0} &= \phi_t, \qquad \theta_{t,i+1} = \theta_{t,i} + u_{t,i}, \quad i = 0, \dots, k - 1 \\

@@ -27,6 +27,8 @@ class MaskedState(AbstractState):
 class Masked(AbstractContainer):
     """Applies a transform to the parameters that a mask selects; other updates pass through, or become zero.
 
+        Masked(Centralize(), by_path({"*.bias": False, "*": True}))
+
     Updates that pass through still change their parameters. To freeze these, use `otherwise="zero"`,
     `selective_transform` or `Freeze`.
 

@@ -44,6 +44,8 @@ class MechanicState(AbstractState):
 class Mechanize(AbstractSteering):
     r"""Mechanic: tunes the learning rate of a base optimizer while training, by an online betting algorithm.
 
+        Mechanize(AdamW(1.0))
+
     $$
     \begin{aligned}
     \Delta_{t+1} &= \Delta_t + u_t, \qquad u_t \text{ the step of the optimizer for } g_t \\
