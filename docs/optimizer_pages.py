@@ -17,6 +17,10 @@ from typing import Any
 import numpy as np
 import optax
 import optimizer_runs as runs
+<<<<<<< HEAD
+=======
+from class_pages import directive
+>>>>>>> b6708ae3 (The head of an optimizer's page is the summary of its card)
 from optimizer_examples import HERE, NOTES, TEMPLATES, example
 
 import modulax as mx
@@ -154,9 +158,14 @@ def page(name: str, rates: dict[str, float | None]) -> str:
     return TEMPLATES.get_template("optimizer_page.md.jinja").render(
         name=name,
         cls=cls,
+        summary=card.summary,
         note=NOTES["optimizer"][cls],
         facts=facts(card),
+<<<<<<< HEAD
         companions=companions(card.optimizer),
+=======
+        directives=[directive(f"modulax.{x}", []) for x in (cls, *companions(card.optimizer))],
+>>>>>>> b6708ae3 (The head of an optimizer's page is the summary of its card)
         runs=runs,
         rates=rates,
         given=", ".join(f"`{field}={value}`" for field, value in runs.ARGUMENTS.get(name, {}).items()),
