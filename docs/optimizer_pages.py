@@ -1,7 +1,8 @@
 """Writes a page for every optimizer, before Sphinx reads the pages.
 
-They are made by `optimizer_page.md.jinja` of the docstrings, the cards of the optimizers, `optimizers.toml`,
-`defaults_of_others.json`, the ledgers of the documentation, and the runs of `optimizer_runs.py`. Git ignores them.
+They are made by `optimizer_page.md.jinja`, which extends the template of `class_pages.py`, of the docstrings, the cards
+of the optimizers, `optimizers.toml`, `defaults_of_others.json`, the ledgers of the documentation, and the runs of
+`optimizer_runs.py`. Git ignores them.
 """
 
 import dataclasses
@@ -17,10 +18,7 @@ from typing import Any
 import numpy as np
 import optax
 import optimizer_runs as runs
-<<<<<<< HEAD
-=======
 from class_pages import directive
->>>>>>> b6708ae3 (The head of an optimizer's page is the summary of its card)
 from optimizer_examples import HERE, NOTES, TEMPLATES, example
 
 import modulax as mx
@@ -161,11 +159,7 @@ def page(name: str, rates: dict[str, float | None]) -> str:
         summary=card.summary,
         note=NOTES["optimizer"][cls],
         facts=facts(card),
-<<<<<<< HEAD
-        companions=companions(card.optimizer),
-=======
         directives=[directive(f"modulax.{x}", []) for x in (cls, *companions(card.optimizer))],
->>>>>>> b6708ae3 (The head of an optimizer's page is the summary of its card)
         runs=runs,
         rates=rates,
         given=", ".join(f"`{field}={value}`" for field, value in runs.ARGUMENTS.get(name, {}).items()),
