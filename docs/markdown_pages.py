@@ -1,5 +1,7 @@
 """Markdown for myst-nb and autodoc: Python blocks of pages are cells of notebooks, and docstrings are Markdown."""
 
+import inspect
+import pkgutil
 import re
 from itertools import pairwise
 from typing import Any
@@ -33,6 +35,22 @@ def read_page(text: str) -> Any:
     return page
 
 
+class Pages(SphinxDirective):
+    """A table of what is documented on pages of classes, a page in each line, with the first lines of docstrings."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        names = [name for line in self.content for name in line.split(", ") if name.count(".") == 1]
+        rows = []
+        for name in names:
+            first_line = (inspect.getdoc(pkgutil.resolve_name(name)) or "").partition("\n")[0].replace("|", "\\|")
+            rows.append(f"| [`{name.removeprefix('modulax.')}`](#{name}) | {first_line} |")
+        found = self.parse_text_to_nodes("\n".join(["| name | what it does |", "|---|---|", *rows]))
+        found[0]["classes"].append("pages")
+        return found
+
+
 class Markdown(SphinxDirective):
     """Parses its content by MyST."""
 
@@ -49,7 +67,9 @@ class Markdown(SphinxDirective):
 
 def wrap(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Put the directive around a docstring, in which napoleon has turned Google's sections into lists of fields."""
-    del app, what, name, obj, options
+    del what, obj, options
+    if app.env.docname in {f"api/{kind}/{name.rpartition('.')[2].lower()}" for kind in ("containers", "transforms")}:
+        del lines[: lines.index("") + 1 if "" in lines else None]  # the first line is the head of the page
     text = re.sub(r"^\.\. rubric:: (.*)$", r":::{rubric} \1\n:::", "\n".join(lines), flags=re.MULTILINE)
     lines[:] = [".. markdown::", "", *(f"   {line}" for line in text.split("\n")), ""]
 
@@ -57,5 +77,6 @@ def wrap(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str
 def setup(app: Any) -> dict[str, bool]:
     app.setup_extension("sphinx.ext.autodoc")
     app.add_directive("markdown", Markdown)
+    app.add_directive("pages", Pages)
     app.connect("autodoc-process-docstring", wrap, priority=900)  # napoleon has 500
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -41,7 +41,15 @@ def source_of(app: Any, page: str) -> str | None:
     file = app.env.doc2path(page, base=False) if page in app.env.all_docs else ""
     if page.startswith(NOTEBOOKS):
         return str(file)
-    return f"docs/{file}" if file and not page.startswith("api/optimizers/") else None
+    return f"docs/{file}" if file and page.count("/") < 2 else None  # not of a class
+
+
+def prune_navigation(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Show in the side bar the pages of the first level, and those below the current one if they are few."""
+    del app, templatename, doctree
+    toctree = context["toctree"]
+    few = {"collapse": True, "maxdepth": 1 if pagename.startswith("api/") else 2}
+    context["toctree"] = lambda **options: toctree(**options | few)
 
 
 def add_source_links(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
@@ -57,4 +65,5 @@ def add_source_links(app: Any, pagename: str, templatename: str, context: dict[s
 def setup(app: Any) -> dict[str, bool]:
     app.connect("doctree-read", add_meta)
     app.connect("html-page-context", add_source_links)
+    app.connect("html-page-context", prune_navigation, priority=400)  # before the theme
     return {"parallel_read_safe": True, "parallel_write_safe": True}

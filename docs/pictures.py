@@ -1,6 +1,7 @@
-"""What the documentation is made of besides its pages: pictures, pages of the optimizers, figures of the landing page.
+"""What the documentation is made of besides its pages: pictures, pages of classes, figures of the landing page.
 
-`python docs/pictures.py` draws the pictures into `docs/_pictures` and writes the pages of optimizers. The build runs
+`python docs/pictures.py` draws the pictures into `docs/_pictures` and writes the pages of optimizers and other
+classes. The build runs
 it if a source has changed, in a process of its own, so that JAX never starts in the process of Sphinx, which forks. The
 figures and the ratios to optax are read from benchmarks/results.json.
 """
@@ -42,9 +43,9 @@ def digest(files: Iterable[Path] = ()) -> str:
 
 
 def make_if_changed() -> None:
-    """Draw all pictures and write the pages of the optimizers, unless they are those of these sources."""
+    """Draw all pictures and write the pages of the classes, unless they are those of these sources."""
     scripts = [file for kind in ("*.py", "*.jinja", "*.toml", "*.json") for file in HERE.glob(kind)]
-    texts = [HERE / "released_code.md", HERE / "differences_from_optax.md"]
+    texts = [HERE / "released_code.md", HERE / "differences_from_optax.md", *(HERE / "api").glob("*.md")]
     stamp = FOLDER / digest([*scripts, *texts, *sorted(RESULTS.parent.glob("*.json"))])
     if not stamp.exists():
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -159,6 +160,7 @@ def draw_sweep() -> None:
 
 
 def main() -> None:
+    import class_pages
     import comparison_pictures
     import optimizer_pages
     import optimizer_runs
@@ -168,6 +170,7 @@ def main() -> None:
     draw_sweep()
     comparison_pictures.draw(FOLDER)
     schedule_pictures.draw(FOLDER)
+    class_pages.write()
     optimizer_pages.write(optimizer_runs.draw(FOLDER))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import modulax as mx
 
-from .generated import link, notes
+from .generated import concrete, link, notes
 
 DOCS = Path(__file__).parents[1] / "docs"
 SECTIONS = ("Behavior", "Algorithm", "Example", "Defaults", "Citation")
@@ -118,10 +118,23 @@ def test_the_page_of_an_optimizer_documents_its_transform(pages: ModuleType):
     assert pages.companions(mx.LaProp) == []
 
 
+def test_every_container_and_every_other_transform_has_a_page(pages: ModuleType):
+    import class_pages  # pyright: ignore[reportMissingImports]
+
+    listed = {names[0] for kind in class_pages.KINDS for names in class_pages.listed_names(kind)}
+    on_pages_of_optimizers = {f"modulax.{name}" for cls in map(mx.get, NAMES) for name in pages.companions(cls)}
+    transforms = {f"modulax.{name}" for name in concrete(mx, mx.AbstractTransform).keys() - {*NAMES}}
+    assert transforms - on_pages_of_optimizers == listed
+    assert class_pages.users()["modulax.ScaleByAdam"][:2] == ["AdamW", "Adam"]
+    names = ["modulax.ScaleByPath", "modulax.states.MultiplierState", "modulax.ScaleByPath.multipliers_of"]
+    assert class_pages.directive(names[0], names) == f".. autoclass:: {names[0]}\n   :members: multipliers_of\n"
+    assert class_pages.facts(names) == {"State": "`states.MultiplierState`"}
+
+
 def test_every_schedule_has_a_curve(pages: ModuleType):
     import schedule_pictures  # pyright: ignore[reportMissingImports]
 
-    text = (DOCS / "api" / "schedules.md").read_text(encoding="utf-8")
+    text = "".join(file.read_text(encoding="utf-8") for file in (DOCS / "api").glob("schedules*.md"))
     documented = set(re.findall(r"autoclass:: modulax\.schedules\.(\w+)", text)) - {"WrappedStatefulSchedule"}
     assert set(schedule_pictures.CURVES) == documented
     del pages
