@@ -1,14 +1,13 @@
 """Compare 14 optimizers on four small trainings of two lengths each, for "Choosing an optimizer".
 
-    python benchmarks/optimizers.py [--folder runs] [--only gpt ...] [--add NAME] [--steps [SOAP ...]] [--quick]
+    python benchmarks/optimizers.py [--folder runs] [--only gpt ...] [--steps [SOAP ...]] [--quick]
 
 Each optimizer is tuned in the space that `spaces` declares, with the same budget and the same schedule, a warm-up and a
 cosine, and the chosen one is trained with new seeds: `modulax.sweeps.compare`. On a CNN and a GPT, those that
-precondition matrices are then trained with more seeds, to count the steps to AdamW's last loss. Writes the results of
-all runs to `benchmarks/optimizers.json`, and the tables to `benchmarks/OPTIMIZERS.md`. With `--folder`, a comparison
-that was interrupted goes on. `--add` trains one optimizer and puts it into the stored comparisons: its members and
-seeds don't depend on the others. `--steps` keeps the stored comparisons and only counts, for some or all of these
-optimizers. `--quick` makes two tiny comparisons and writes nothing.
+precondition matrices, and AdamW with their `b2`, are then trained with more seeds, to count the steps to AdamW's last
+loss. Writes the results of all runs to `benchmarks/optimizers.json`, and the tables to `benchmarks/OPTIMIZERS.md`. With
+`--folder`, a comparison that was interrupted goes on. `--steps` keeps the stored comparisons and only counts, for some
+or all of these optimizers. `--quick` makes two tiny comparisons and writes nothing.
 """
 
 import argparse
@@ -26,8 +25,6 @@ from optimizer_tasks import Task, tasks
 
 import modulax as mx
 from modulax import sweeps
-from modulax.sweeps._spaces import seed_of
-from modulax.sweeps._statistics import intervals
 
 HERE = Path(__file__).parent
 STORED = HERE / "optimizers.json"
@@ -35,7 +32,6 @@ BUDGET, SEEDS = 16, 8
 RATES = {
     "SGD": (mx.SGD, (3e-3, 1.0), {"momentum": 0.9, "nesterov": True}),
     "AdamW": (mx.AdamW, (3e-4, 0.1), {}),
-    "AdamW, b2=0.95": (mx.AdamW, (3e-4, 0.1), {"b2": 0.95}),
     "Lion": (mx.Lion, (3e-5, 1e-2), {"weight_decay": 0.0}),
     "Adan": (mx.Adan, (3e-4, 0.1), {}),
     "ADOPT": (mx.ADOPT, (3e-4, 0.1), {}),
@@ -52,6 +48,7 @@ RATES = {
 # The steps to AdamW's loss: of these trainings and optimizers, by evaluations after every so many steps.
 COUNTED, EVERY, NEW_SEEDS = ("cnn", "gpt"), 10, 4
 OTHERS = {
+    "AdamW, b2=0.95": (mx.AdamW, (3e-4, 0.1), {"b2": 0.95}),
     "KLShampoo": (mx.KLShampoo, (3e-3, 1.0), {}),
     "Kron": (mx.Kron, (3e-4, 0.1), {}),
     "Scion": (mx.Scion, (3e-5, 1e-2), {}),
@@ -111,20 +108,6 @@ def compared(
     params = task.params()
     size = sum(x.size for x in jax.tree.leaves(params))
     return [row_of(comparison, optimizer, params, size) for optimizer in comparison.names]
-
-
-def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a comparison, the best first, with their ranks and differences among each other."""
-    rows = sorted(rows, key=lambda row: np.mean(row["values"]))
-    values = np.asarray([row["values"] for row in rows])
-    _, differences = intervals(values, "mean", seed_of(jax.random.split(jax.random.key(0))[1]))
-    found = []
-    for row, middle, low, high in zip(rows, *differences, strict=True):
-        in_doubt = (low <= 0) & (high >= 0)
-        ties = [other["optimizer"] for other, x in zip(rows, in_doubt, strict=True) if x and other is not row]
-        ends = {"difference": middle[0], "difference_low": low[0], "difference_high": high[0]}
-        found.append(row | {"rank": 1 + int((low > 0).sum()), "ties": ", ".join(ties)} | ends)
-    return found
 
 
 def count(task: Task, found: dict[str, Any], name: str, folder: Path | None) -> None:
@@ -242,7 +225,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare optimizers on small trainings.")
     parser.add_argument("--folder", type=Path, help="where finished runs are kept")
     parser.add_argument("--only", nargs="*", help="names of tasks")
-    parser.add_argument("--add", choices=RATES, help="train this optimizer alone, and add it to the stored comparisons")
     parser.add_argument("--steps", nargs="*", help="only count the steps to AdamW's loss, of these optimizers")
     parser.add_argument("--quick", action="store_true", help="two tiny comparisons; write nothing")
     arguments = parser.parse_args()
@@ -252,24 +234,16 @@ def main() -> None:
             compared(tasks()[name], {k: RATES[k] for k in ("AdamW", "Muon")}, 5, None, **quick)
         return
     results = {"commit": commit(), "budget": BUDGET, "seeds": SEEDS, "tasks": []}
-    if arguments.steps is not None or arguments.add:
+    if arguments.steps is not None:
         results = json.loads(STORED.read_text(encoding="utf-8"))
     for name, task in tasks().items():
         if arguments.only is not None and name not in arguments.only:
             continue
-        if arguments.add:
-            stored = next(x for x in results["tasks"] if x["name"] == name)["lengths"]
-            for n in task.steps:
-                folder = arguments.folder and arguments.folder / f"{name}-{n}-{arguments.add}"
-                others = [x for x in stored[str(n)] if x["optimizer"] != arguments.add]
-                new = compared(task, {arguments.add: RATES[arguments.add]}, n, folder)
-                stored[str(n)] = ranked([*others, *new])
-            store(results)
-        elif arguments.steps is None:
+        if arguments.steps is None:
             folders = {n: arguments.folder and arguments.folder / f"{name}-{n}" for n in task.steps}
             lengths = {str(n): compared(task, RATES, n, folders[n]) for n in task.steps}
             results["tasks"].append({"name": name, "title": task.title, "lengths": lengths})
-        if name in COUNTED and not (arguments.add and arguments.steps is None):
+        if name in COUNTED:
             found = next(x for x in results["tasks"] if x["name"] == name)
             for optimizer in arguments.steps or FAMILY:
                 folder = arguments.folder and arguments.folder / f"{name}-{optimizer}"
