@@ -47,7 +47,9 @@ class Pages(SphinxDirective):
             first_line = (inspect.getdoc(pkgutil.resolve_name(name)) or "").partition("\n")[0].replace("|", "\\|")
             rows.append(f"| [`{name.removeprefix('modulax.')}`](#{name}) | {first_line} |")
         found = self.parse_text_to_nodes("\n".join(["| name | what it does |", "|---|---|", *rows]))
-        found[0]["classes"].append("pages")
+        for table in found:
+            if isinstance(table, nodes.Element):
+                table["classes"].append("pages")
         return found
 
 

@@ -78,7 +78,10 @@ def test_metrics_of_all_kinds_and_members_that_diverge():
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_the_best_run_is_what_the_training_returned_for_the_best_seed_of_the_best_member(mode: str):
     def train(optimizer: Any, key: Any) -> Any:
-        return {"score": optimizer.learning_rate + jax.random.uniform(key), "params": {"w": jax.random.normal(key, 2)}}
+        return {
+            "score": optimizer.learning_rate + jax.random.uniform(key),
+            "params": {"w": jax.random.normal(key, (2,))},
+        }
 
     results = sweeps.run(LEVELS, train, seeds=4, **QUIET)
     member = results.best("score", mode=mode)[1]["member"]
