@@ -94,7 +94,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
     with pytest.raises(ValueError, match=r"is not a modulax transform.*write `from_functions\(init, update\)`"):
         mx.Chain((init, update))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"`from_functions\(update=...\)` must be a function, got 0.9"):
+    with pytest.raises(ValueError, match=r"must be a function, got 0.9\. Write `from_functions\(init, update\)`"):
         mx.from_functions(init, 0.9)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"`from_optax` needs an optax.*write `from_functions\(init, update\)`"):
         mx.from_optax((init, update))

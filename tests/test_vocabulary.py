@@ -99,12 +99,6 @@ def test_every_public_module_explains_a_name_that_it_lacks(name: str):
     assert scope[public[-1]] is pickle.loads(pickle.dumps(last)) is last
 
 
-def test_a_module_that_is_not_imported_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(modulax, "checkpoint", raising=False)  # another test may have imported it
-    with pytest.raises(AttributeError, match=r"`import modulax\.checkpoint` first"):
-        _ = getattr(modulax, "checkpoint")  # noqa: B009 (a type checker knows the error)
-
-
 def test_the_place_that_is_asked_first_counts():
     assert home("clip") == "Clip"
     assert home("clip", "tree") == "tree.clip"

@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -117,6 +117,10 @@ class FromFunctions(AbstractTransform):
         ValueError: if a function is not callable; in `update`, if it does not return updates and a state.
     """
 
+    _call_hint: ClassVar[str] = (
+        "Write `from_functions(init, update)`, with `init(params)` and `update(updates, state, params)`."
+    )
+
     init_function: Callable[..., Any] = eqx.field(static=True)
     update_function: Callable[..., Any] = eqx.field(static=True)
     takes_examples: bool = eqx.field(static=True, default=False, kw_only=True)
@@ -124,15 +128,6 @@ class FromFunctions(AbstractTransform):
     @property
     def example_axes(self) -> tuple[int, ...]:
         return (0,) if self.takes_examples else ()
-
-    def check(self) -> None:
-        for name in ("init", "update"):
-            function = getattr(self, f"{name}_function")
-            if not callable(function):
-                raise ValueError(
-                    f"`from_functions({name}=...)` must be a function, got {function!r}. Write "
-                    f"`from_functions(init, update)`, with `init(params)` and `update(updates, state, params)`."
-                )
 
     def init(self, params: Params) -> FromFunctionsState:
         """Return a copy of the state that the function returns, so that it shares no array with the parameters."""

@@ -89,15 +89,17 @@ def check_setting(owner: object, field: dataclasses.Field) -> None:
         except TypeError as error:
             call = f"`{type(owner).__name__}({field.name}=...)`"
             raise ValueError(f'{call} must be a dtype, such as `jnp.bfloat16` or "float32", got {value!r}.') from error
+    hint = getattr(type(owner), "_call_hint", "")
     if field.type is bool and field.metadata.get("static") and not isinstance(value, (bool, np.bool_)):
-        hint = getattr(type(owner), "_call_hint", "")
         order = listing(x.name for x in dataclasses.fields(owner))  # pyright: ignore[reportArgumentType] (a dataclass)
         raise ValueError(
             f"`{type(owner).__name__}({field.name}=...)` must be True or False, got {value!r}. The arguments are "
             f"{order}.{hint and ' '}{hint}"
         )
     if get_origin(field.type) is Callable and not callable(value):
-        raise ValueError(f"`{type(owner).__name__}({field.name}=...)` must be a function, got {brief(value)}.")
+        raise ValueError(
+            f"`{type(owner).__name__}({field.name}=...)` must be a function, got {brief(value)}. {hint}".strip()
+        )
     if least is not None and not (value is None and field.default is None):
         reason = getattr(value, "_why_not_a_number", str)()  # of a transform, for example
         check_integer(type(owner).__name__, field.name, value, least, reason and f" {reason}")
