@@ -287,6 +287,18 @@ def test_many_leaves_of_one_shape_are_each_their_own(transform: Any):
 # --- Edges of single transforms --------------------------------------------------------------------
 
 
+def test_complex_gradients_keep_their_phases_when_their_norm_is_clipped():
+    """The one array of 5 becomes one of 1, and of two arrays both are divided by their common norm."""
+    for grads, norm in (
+        ({"a": jnp.asarray([3.0 + 4.0j])}, 5.0),
+        ({"a": jnp.asarray([3.0j]), "b": jnp.asarray([4.0])}, 5.0),
+    ):
+        clip = mx.ClipByGlobalNorm(1.0)
+        clipped, _ = clip.update(grads, clip.init(grads))
+        for name, g in grads.items():
+            np.testing.assert_allclose(clipped[name], g / norm, rtol=1e-6)
+
+
 def test_clipping_by_norm_at_the_edges():
     zero, g = jnp.zeros(2), jnp.asarray([3.0, 4.0])
 
