@@ -379,15 +379,6 @@ def _places(counts: Mapping[str, int], first: int = 0) -> dict[str, list[int]]:
     return {name: list(range(begin, end)) for name, begin, end in zip(counts, ends[:-1], ends[1:], strict=True)}
 
 
-def _costs(results: Results, metric: str, mode: str) -> np.ndarray:
-    """The last values of a metric, `[member, seed]`, small ones being good; infinite of runs that diverged."""
-    sign = 1.0 if mode == "min" else -1.0
-    values = sign * results._final_numbers(metric)
-    # A metric that is NaN between evaluations marks all runs.
-    bad = results.diverged & (not results.diverged.all())
-    return np.where(np.isfinite(values) & ~bad, values, np.inf)
-
-
 def _edges(
     spaces: Mapping[str, SearchSpace],
     search: Results,
@@ -438,7 +429,7 @@ def _comparison(
     key: PRNGKeyArray,
 ) -> Comparison:
     """The statistics of the chosen optimizers, the best first."""
-    costs = _costs(results, test, mode)
+    costs = results._costs_of_runs(test, mode)
     order = np.argsort(REDUCTIONS[reduce](costs, axis=1), kind="stable").tolist()
     values = costs[order] if mode == "min" else -costs[order]
     of_each, of_pairs = intervals(values, reduce, seed_of(key))

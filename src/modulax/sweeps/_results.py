@@ -162,6 +162,13 @@ class Results:
         scores = self._sound_scores(metric, mode=mode, reduce=reduce)
         return scores if mode == "min" else -scores
 
+    def _costs_of_runs(self, metric: str | None, mode: str) -> np.ndarray:
+        """The last values of a metric, `[member, seed]`, small ones being good; infinite of runs that diverged."""
+        values = self._final_numbers(metric) * (1.0 if mode == "min" else -1.0)
+        # A metric that is NaN between evaluations marks all runs.
+        bad = self.diverged & (not self.diverged.all())
+        return np.where(np.isfinite(values) & ~bad, values, np.inf)
+
     def _finite_costs(self, metric: str | None, *, mode: str, reduce: str = "mean") -> np.ndarray:
         """The costs; an error if none is finite, so that nothing could be chosen by them."""
         costs = self._costs(metric, mode=mode, reduce=reduce)
@@ -208,10 +215,7 @@ class Results:
             ValueError: if there is no such metric, or if all members diverged.
         """
         i = int(self._finite_costs(metric, mode=mode, reduce=reduce).argmin())
-        if seed is None:
-            costs = self._final_numbers(metric)[i] * (1 if mode == "min" else -1)
-            bad = ~np.isfinite(costs) | (self.diverged[i] & ~self.diverged.all())
-            seed = int(np.where(bad, np.inf, costs).argmin())
+        seed = int(self._costs_of_runs(metric, mode)[i].argmin()) if seed is None else seed
         return jtu.tree_map(lambda x: x[i, seed], self.metrics)
 
     def lineage(self, member: int) -> list[dict[str, Any]]:
