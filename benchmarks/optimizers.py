@@ -53,7 +53,7 @@ OTHERS = {
     "Kron": (mx.Kron, (3e-4, 0.1), {}),
     "Scion": (mx.Scion, (3e-5, 1e-2), {}),
 }
-FAMILY = ("AdamW", "AdamW, b2=0.95", "Muon", "NorMuon", "SOAP", "Shampoo", *OTHERS)
+FAMILY = ("AdamW", "Muon", "NorMuon", "SOAP", "Shampoo", *OTHERS)
 
 
 def spaces(steps: int, rates: dict[str, Any]) -> dict[str, sweeps.SearchSpace]:

@@ -3,7 +3,7 @@
 import contextvars
 import dataclasses
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -124,7 +124,7 @@ def format_leaf(x: Any) -> str:
     return " ".join(eqx.tree_pformat(x, struct_as_array=True).split())[:200]
 
 
-def _arrays(tree: Any) -> Iterable[tuple[Any, Any]]:
+def _arrays(tree: Any) -> list[tuple[Any, Any]]:
     return [(path, x) for path, x in jtu.tree_leaves_with_path(tree) if hasattr(x, "shape") and hasattr(x, "dtype")]
 
 
@@ -136,6 +136,7 @@ def size_text(tree: Any) -> str:
 
 def html_of_arrays(tree: Any) -> str:
     """A table of the arrays of a tree in HTML."""
-    rows = [[_dotted(path), format_leaf(x), bytes_text(x.size * x.dtype.itemsize)] for path, x in _arrays(tree)]
-    rows[60:] = [["...", "", ""]][: len(rows) - 60]
+    found = _arrays(tree)
+    rows = [[_dotted(path), format_leaf(x), bytes_text(x.size * x.dtype.itemsize)] for path, x in found[:60]]
+    rows += [["...", "", ""]] * (len(found) > 60)
     return html_table((type(tree).__name__, "array", "size"), rows, right=("size",), notes=[size_text(tree)])
