@@ -31,7 +31,7 @@ STRICT = {
     "jax_numpy_dtype_promotion": "strict",
     "jax_numpy_rank_promotion": "raise",
 }
-TESTS_BETWEEN_CLEARINGS = 800
+PROGRAMS_KEPT = 1500  # at the same time, in one process
 
 
 def _apply_strict_settings() -> None:
@@ -58,50 +58,56 @@ hypothesis.settings.load_profile("modulax")
 
 
 def _share_compiled_programs() -> None:
-    """Compile each program once per run: many tests write the same program again.
+    """Compile each program once: many tests write the same program again.
 
-    Measured on 120 small tests of jitted steps: a sixth less time; three fifths less where the
-    programs of an earlier run are kept, which MODULAX_TEST_CACHE=<folder> does. Each worker has a
-    folder of its own, since JAX writes these files without a lock. The metadata belong to the key,
-    since two programs may differ in nothing but their named scopes; the lines of Python that wrote them don't: without
-    them there are three times as many hits, and lowering is faster.
+    A worker keeps its last programs in memory. MODULAX_TEST_CACHE=<folder>, which nox sets, keeps the programs of all
+    workers for the next run as well. The metadata belong to the key, since two programs may differ in nothing but their
+    named scopes; the lines of Python that wrote them don't: without them there are three times as many hits, and
+    lowering is faster.
     """
+    folder = os.environ.get("MODULAX_TEST_CACHE")
     jax.config.update("jax_traceback_in_locations_limit", 0)
-    root = os.environ.get("MODULAX_TEST_CACHE")
-    if root is None:
-        root = tempfile.mkdtemp(prefix="modulax-tests-")
-        atexit.register(shutil.rmtree, root, ignore_errors=True)
-        _keep_compiled_programs_in_memory()
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    jax.config.update("jax_compilation_cache_dir", os.path.join(root, worker))
+    jax.config.update("jax_compilation_cache_dir", folder or _empty_folder())
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    _keep_compiled_programs_in_memory(also_in_files=bool(folder))
 
 
-PROGRAMS_KEPT = 1000
+def _empty_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="modulax-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 _kept: dict[str, tuple[Any, Any]] = {}
 
 
-def _keep_compiled_programs_in_memory() -> None:
-    """Keep the last programs themselves: writing and reading files took a twentieth of the time of all tests.
+def _keep_compiled_programs_in_memory(also_in_files: bool) -> None:
+    """Look for a program in memory before JAX reads its file, and write files only where they are wanted.
 
-    The functions are private to JAX: where they are called otherwise, there are files in the folder.
+    Writing and reading files took a twentieth of the time of all tests. The functions are private to JAX: where they
+    are called otherwise, there are files in the folder.
     """
     try:
         from jax._src import compilation_cache
 
-        _ = compilation_cache.get_executable_and_time, compilation_cache.put_executable_and_time
+        read, write = compilation_cache.get_executable_and_time, compilation_cache.put_executable_and_time
     except (ImportError, AttributeError):
         return
 
     def get(cache_key: str, *rest: Any) -> tuple[Any, Any]:
+        if cache_key not in _kept and also_in_files:
+            found = read(cache_key, *rest)
+            if found[0] is None:
+                return found
+            _kept[cache_key] = found
         return _kept.get(cache_key, (None, None))
 
     def put(cache_key: str, module_name: str, executable: Any, backend: Any, compile_time: int) -> None:
-        if len(_kept) >= PROGRAMS_KEPT:
-            del _kept[next(iter(_kept))]
         _kept[cache_key] = executable, compile_time
+        if also_in_files:
+            write(cache_key, module_name, executable, backend, compile_time)
 
     compilation_cache.get_executable_and_time = get
     compilation_cache.put_executable_and_time = put
@@ -161,18 +167,25 @@ def _fixed_seeds_and_strict_settings() -> Iterator[None]:
     assert left_behind == STRICT, "the test changed JAX's global settings; use a context manager"
 
 
-_finished = 0
+_compiled: list[str] = []
+
+
+def _count_compiled(event: str, duration_secs: float, **metadata: str | int) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        _compiled.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count_compiled)
 
 
 @pytest.fixture(autouse=True)
 def _bounded_memory() -> Iterator[None]:
     """Drop the programs of earlier tests now and then: thousands of them exhaust memory maps."""
     yield
-    global _finished
-    _finished += 1
-    if _finished % TESTS_BETWEEN_CLEARINGS == 0:
+    if len(_compiled) >= PROGRAMS_KEPT:
         jax.clear_caches()
         _kept.clear()
+        _compiled.clear()
 
 
 @pytest.fixture

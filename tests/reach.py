@@ -179,4 +179,4 @@ def small_params() -> dict[str, Any]:
 
 
 def case_of(instance: Instance) -> Case:
-    return Case(instance.make(), small_params(), instance.extra, instance.rtol, instance.examples)
+    return Case(instance.made, small_params(), instance.extra, instance.rtol, instance.examples)

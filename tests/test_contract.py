@@ -1,9 +1,9 @@
 """Every law on the instances that can break it by themselves, which `reach.py` selects."""
 
 import dataclasses
+import functools
 import inspect
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import flax.nnx  # noqa: F401 (the instances declare themselves to NNX when they are made)
@@ -11,39 +11,53 @@ import jax
 import pytest
 
 import modulax
-from modulax.testing import LAWS, Case, Law, default_params
+from modulax.testing import LAWS, Case, default_params
+from modulax.testing._laws import broken_laws, report_of
 
 from . import reach
 from .instances import EVERYTHING, TRANSFORMS, Instance
 
-CASES = {instance: reach.case_of(instance) for instance in TRANSFORMS}
 # Scalars and tuples too: nothing is compiled.
 OF_EVERY_SHAPE = {"structure_shapes_and_dtypes_are_kept", "absent_leaves_stay_absent"}
-CHECKED_ON = {name: reach.checked_on(law, CASES) for name, law in LAWS.items()}
 
 
-def _params() -> Iterator[object]:
-    """Instance by instance, so that programs are reused."""
-    for instance in TRANSFORMS:
-        for name, law in LAWS.items():
-            reason = instance.exemptions.get(name)
-            marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
-            if instance in CHECKED_ON[name]:
-                yield pytest.param(law, instance, id=f"{name}-{instance}", marks=marks)
+@functools.cache
+def cases() -> dict[Instance, Case]:
+    return {instance: reach.case_of(instance) for instance in TRANSFORMS}
 
 
-@pytest.mark.parametrize("law, instance", list(_params()))
-def test_law(law: Law, instance: Instance):
-    case = CASES[instance]
-    law.check(dataclasses.replace(case, params=default_params()) if law.name in OF_EVERY_SHAPE else case)
+@functools.cache
+def checked_on() -> dict[str, set[Instance]]:
+    return {name: reach.checked_on(law, cases()) for name, law in LAWS.items()}
 
 
-@pytest.mark.parametrize("cls", list(dict.fromkeys(instance.cls for instance in TRANSFORMS)))
-def test_parameters_may_be_a_single_array(cls: type):
+@pytest.mark.parametrize("instance", TRANSFORMS, ids=str)
+def test_laws(instance: Instance):
+    """All on one transform, so that they share its programs. An exemption is strict: the law must be broken."""
+    case = cases()[instance]
+    whole = dataclasses.replace(case, params=default_params())
+    laws = [law for name, law in LAWS.items() if instance in checked_on()[name]]
+    broken = broken_laws(case, [law for law in laws if law.name not in OF_EVERY_SHAPE])
+    broken += broken_laws(whole, [law for law in laws if law.name in OF_EVERY_SHAPE])
+    unexpected = [(law, error) for law, error in broken if law.name not in instance.exemptions]
+    if unexpected:
+        raise AssertionError(report_of(case.transform, unexpected)) from unexpected[0][1]
+    obeyed = instance.exemptions.keys() - {law.name for law, _ in broken}
+    assert not obeyed, f"`{instance}` obeys {sorted(obeyed)}, from which it is exempt: remove the exemption"
+
+
+def test_parameters_may_be_a_single_array(subtests: pytest.Subtests):
     """Also for containers that show their parts another form of it. Only a pattern of paths needs a tree."""
+    for cls in dict.fromkeys(instance.cls for instance in TRANSFORMS):
+        with subtests.test(cls.__name__):
+            step_on_a_matrix([instance for instance in TRANSFORMS if instance.cls is cls])
+
+
+def step_on_a_matrix(instances: list[Instance]) -> None:
+    """Step with the first instance that takes a matrix."""
     matrix = default_params()["dense"]["kernel"]
-    for instance in (i for i in TRANSFORMS if i.cls is cls):
-        case = dataclasses.replace(reach.case_of(instance), params=matrix)
+    for instance in instances:
+        case = dataclasses.replace(cases()[instance], params=matrix)
 
         def start_and_step(case: Case = case) -> Any:
             updates = case.updates(1)
@@ -85,10 +99,10 @@ def test_exemptions_name_laws():
 def test_every_group_has_a_representative():
     """It obeys the law, unless all of the group are exempt; and whoever is exempt is checked too."""
     for name, law in LAWS.items():
-        spoken_of = [instance for instance in TRANSFORMS if law.speaks_of(CASES[instance])]
+        spoken_of = [instance for instance in TRANSFORMS if law.speaks_of(cases()[instance])]
         assert spoken_of, name
         obedient = [instance for instance in spoken_of if name not in instance.exemptions]
-        checked, share = CHECKED_ON[name], reach.share_of(law, CASES)
+        checked, share = checked_on()[name], reach.share_of(law, cases())
         groups = {reach.group(law, i) for i in obedient}
         assert groups & share <= {reach.group(law, i) for i in obedient if i in checked}, name
         assert checked >= set(spoken_of) - set(obedient), name
@@ -96,7 +110,7 @@ def test_every_group_has_a_representative():
 
 def test_every_group_is_checked_on_one_law_of_each_share():
     for row in reach.SHARES:
-        shares = [reach.share_of(LAWS[name], CASES) for name in row]
+        shares = [reach.share_of(LAWS[name], cases()) for name in row]
         every = {reach.group(LAWS[row[0]], instance) for instance in TRANSFORMS}
         assert set.union(*shares) == every
         assert sum(map(len, shares)) == len(every)

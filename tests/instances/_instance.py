@@ -36,9 +36,14 @@ class Instance:
     updates: Callable[[Any], Any] | None = None
 
     @functools.cached_property
+    def made(self) -> Any:
+        """What is built, once."""
+        return self.make()
+
+    @property
     def cls(self) -> type:
         """The class of what is built."""
-        return type(self.make())
+        return type(self.made)
 
     def __str__(self) -> str:
         return self.name

@@ -89,12 +89,12 @@ def check_transform(
             f"The laws are {listing(LAWS, limit=len(LAWS))}."
         )
     case = Case(transform, default_params() if params is None else params, extra or {}, examples=examples)
-    broken = _broken(case, [law for name, law in LAWS.items() if name not in exempt])
+    broken = broken_laws(case, [law for name, law in LAWS.items() if name not in exempt])
     if broken:
-        raise AssertionError(_report(transform, broken)) from broken[0][1]
+        raise AssertionError(report_of(transform, broken)) from broken[0][1]
 
 
-def _broken(case: Case, laws: Iterable[Law]) -> list[tuple[Law, Exception]]:
+def broken_laws(case: Case, laws: Iterable[Law]) -> list[tuple[Law, Exception]]:
     """All laws that a case breaks, not only the first, with the errors."""
     broken = []
     for law in laws:
@@ -106,7 +106,7 @@ def _broken(case: Case, laws: Iterable[Law]) -> list[tuple[Law, Exception]]:
     return broken
 
 
-def _report(transform: AbstractTransform, broken: list[tuple[Law, Exception]]) -> str:
+def report_of(transform: AbstractTransform, broken: list[tuple[Law, Exception]]) -> str:
     """Describe the broken laws: what each of them says, and what was found."""
     count = "a law" if len(broken) == 1 else f"{len(broken)} laws"
     parts = [f"`{transform!r}` breaks {count} that every transform obeys."]
