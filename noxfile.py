@@ -21,6 +21,8 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
     "MPLBACKEND": "Agg",
     "PYTHONUNBUFFERED": "1",
+    # Tests keep their compiled programs here, for the next run and for other sessions. Delete it at any time.
+    "MODULAX_TEST_CACHE": os.environ.get("MODULAX_TEST_CACHE", str(ROOT / ".nox" / "programs")),
 }
 # Tests that run with XLA's default code generator: the equations of the families on which the others build. `nox -s
 # examples` runs whole trainings with it.
@@ -150,10 +152,13 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The tests of every day; arguments after `--` go to pytest (`-- -n 0 -k adam`), and may name any test."""
+    """The tests of every day; arguments after `--` go to pytest (`-- -n 0 -k adam`), and may name any test.
+
+    `-- --changed` runs what a change since `main` can break, also of `thorough`; `-- --changed=HEAD~1` since then.
+    """
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
     if session.posargs:
-        session.run(*PYTEST, *session.posargs, env=ENVIRONMENT)
+        session.run(*PYTEST, "-p", "tests.changed", *session.posargs, env=ENVIRONMENT | BYTECODE)
         return
     others = [f"--ignore={file}" for file in files(*NUMBERS, *THOROUGH)]
     session.run(*PYTEST, *others, env=ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER))
@@ -224,7 +229,13 @@ def is_known(session: nox.Session, flag: str) -> bool:
 def mutants(session: nox.Session) -> None:
     """Change what differs from main, one place at a time, and print what no test notices (`-- --help`)."""
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
-    session.run("python", "-m", "tests.mutation", *session.posargs, env=ENVIRONMENT | QUICK_COMPILER | BYTECODE)
+    session.run(
+        "python",
+        "-m",
+        "tests.mutation",
+        *session.posargs,
+        env=ENVIRONMENT | QUICK_COMPILER | BYTECODE | {"MODULAX_TEST_CACHE": None},
+    )
 
 
 @nox.session
