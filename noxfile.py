@@ -62,6 +62,7 @@ THOROUGH = (
     "test_numerics.py",
     # Every field of every class, every container around every rule, states divided over devices:
     "test_fields.py",
+    "test_contract_options.py",
     "test_closure.py",
     "test_own_containers.py",
     "test_scheduled_numbers.py",
@@ -195,7 +196,7 @@ def laws(session: nox.Session) -> None:
     files = [
         f"tests/test_{name}.py"
         for name in (
-            *("contract", "closure", "scheduled_numbers", "convergence", "checkpoint_chains"),
+            *("contract", "contract_options", "closure", "scheduled_numbers", "convergence", "checkpoint_chains"),
             *("compat_chains", "compat_states"),
         )
     ]

@@ -9,16 +9,21 @@ The groups are derived from the classes. A new class joins the groups that it be
 methods is a new group, with a representative.
 """
 
+import dataclasses
 import enum
+import functools
 import inspect
 import os
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
-import modulax as mx
-from modulax.testing import Case, Law, default_params
+import flax.nnx  # noqa: F401 (the instances declare themselves to NNX when they are made)
 
-from .instances import Instance
+import modulax as mx
+from modulax.testing import LAWS, Case, Law, default_params
+from modulax.testing._laws import broken_laws, report_of
+
+from .instances import TRANSFORMS, Instance
 
 EVERYTHING = os.environ.get("MODULAX_LAWS") == "all"
 
@@ -180,3 +185,32 @@ def small_params() -> dict[str, Any]:
 
 def case_of(instance: Instance) -> Case:
     return Case(instance.made, small_params(), instance.extra, instance.rtol, instance.examples)
+
+
+@functools.cache
+def cases() -> dict[Instance, Case]:
+    return {instance: case_of(instance) for instance in TRANSFORMS}
+
+
+@functools.cache
+def checked() -> dict[str, set[Instance]]:
+    """The instances that each law is checked on."""
+    return {name: checked_on(law, cases()) for name, law in LAWS.items()}
+
+
+# Scalars and tuples too: nothing is compiled.
+OF_EVERY_SHAPE = {"structure_shapes_and_dtypes_are_kept", "absent_leaves_stay_absent"}
+
+
+def check_laws(instance: Instance) -> None:
+    """Check all laws on one transform, so that they share its programs. Where it is exempt, the law must be broken."""
+    case = cases()[instance]
+    whole = dataclasses.replace(case, params=default_params())
+    laws = [law for name, law in LAWS.items() if instance in checked()[name]]
+    broken = broken_laws(case, [law for law in laws if law.name not in OF_EVERY_SHAPE])
+    broken += broken_laws(whole, [law for law in laws if law.name in OF_EVERY_SHAPE])
+    unexpected = [(law, error) for law, error in broken if law.name not in instance.exemptions]
+    if unexpected:
+        raise AssertionError(report_of(case.transform, unexpected)) from unexpected[0][1]
+    obeyed = instance.exemptions.keys() - {law.name for law, _ in broken}
+    assert not obeyed, f"`{instance}` obeys {sorted(obeyed)}, from which it is exempt: remove the exemption"

@@ -5,6 +5,7 @@ Register every new class here: it inherits every test of `test_contract.py`, and
 """
 
 import importlib
+import re
 
 from . import curves
 from ._instance import Instance as Instance
@@ -13,6 +14,8 @@ _NAMES = ("foundation", "moments", "mixtures", "layerwise", "tuning_free", "matr
 _NAMES += ("first_order", "curvature", "around", "aggregating", "averaging", "precision")
 FAMILIES = [importlib.import_module(f"{__name__}.{name}") for name in _NAMES]
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
+# The first of each class, by its name: nothing is built.
+FIRSTS = tuple({re.split(r"[-(]", instance.name)[0]: instance for instance in reversed(TRANSFORMS)}.values())[::-1]
 DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES
 EVERYTHING = TRANSFORMS + SCHEDULES + curves.STATEFUL
