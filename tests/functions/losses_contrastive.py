@@ -3,7 +3,6 @@ import optax
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 
 _vectors = ("anchors", "positives", "negatives")
@@ -74,43 +73,5 @@ CASES = (
         "degree",
         floats=_vectors,
         numbers=("margin", "eps"),
-    ),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "arrays for `temperature`, `margin`, `norm_degree`, `eps`, `smooth`, `alpha` and `beta`",
-        "an error; use `jax.vmap`",
-        "broadcast",
-        "the meaning of an array is undefined",
-        "test_functions.py::test_shapes_that_do_not_fit_are_refused",
-    ),
-    Difference(
-        "`ntxent` without pairs",
-        "zero",
-        "NaN",
-        "there is no pair to average over",
-        "test_losses_contrastive.py::test_without_a_pair_the_loss_is_zero",
-    ),
-    Difference(
-        "`ntxent` of short vectors",
-        "depends only on the directions; the zero vector has a gradient of zero",
-        "vectors shorter than the dtype's precision are shortened, and the gradient at zero is huge",
-        "the result must not depend on the lengths",
-        "test_losses_contrastive.py::test_the_lengths_of_embeddings_do_not_matter",
-    ),
-    Difference(
-        "`triplet_margin_loss` with a `norm_degree` that is not even",
-        "distances of absolute differences",
-        "powers of signed differences, NaN for fractions",
-        "the definition of the norm",
-        "test_losses_contrastive.py::test_distances_of_every_degree",
-    ),
-    Difference(
-        "The derivative of `triplet_margin_loss` without `eps` where a positive is its anchor",
-        "finite",
-        "NaN",
-        "the derivative of the root at zero is defined as zero",
-        "test_losses_contrastive.py::test_a_positive_that_is_the_anchor_has_a_finite_derivative",
     ),
 )

@@ -6,7 +6,6 @@ from scipy import special
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 
 
@@ -199,57 +198,5 @@ CASES = (
         "axes",
         floats=("labels",),
         numbers=("alpha",),
-    ),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "`softmax_cross_entropy` of a logit of -inf whose label is zero",
-        "finite, with finite derivatives, as without the class",
-        "NaN; `safe_softmax_cross_entropy` has a finite value and gradient, and a forward derivative of NaN",
-        "0 log 0 = 0",
-        "test_cross_entropy.py::test_an_impossible_class_without_a_label_is_not_there",
-    ),
-    Difference(
-        "`softmax_cross_entropy`, derivatives with respect to the labels of masked classes",
-        "zero",
-        "NaN",
-        "masked classes must not matter",
-        "test_cross_entropy.py::test_an_example_that_is_left_out_loses_nothing",
-    ),
-    Difference(
-        "`softmax_cross_entropy_with_integer_labels` of a negative label",
-        "NaN; an error under `checkify`",
-        "the loss of a class counted from the end",
-        "-1 commonly marks missing labels",
-        "test_cross_entropy.py::test_a_label_that_is_no_class_is_seen_and_spoils_nothing_else",
-    ),
-    Difference(
-        "`softmax_cross_entropy_with_integer_labels` of a masked class",
-        "infinite: a masked class has probability zero",
-        "the loss of the masked logit",
-        "masked classes must not matter",
-        "test_cross_entropy.py::test_a_label_of_a_class_that_is_left_out_is_impossible",
-    ),
-    Difference(
-        "`sigmoid_binary_cross_entropy` and `sigmoid_focal_loss` of a correct infinite logit",
-        "zero",
-        "NaN",
-        "0 log 0 = 0",
-        "test_cross_entropy.py::test_an_infinite_logit_is_certain",
-    ),
-    Difference(
-        "`smooth_labels` of masked classes",
-        "zero",
-        "the same as for the other classes",
-        "the labels add up to one",
-        "test_cross_entropy.py::test_smoothed_labels_add_up_to_one",
-    ),
-    Difference(
-        "cross-entropies with logits that would be broadcast to the labels",
-        "an error",
-        "a value per pair",
-        "`(8, 1)` against `(8,)` is a mistake that would go unnoticed",
-        "test_cross_entropy.py::test_what_does_not_fit_raises_an_error",
     ),
 )

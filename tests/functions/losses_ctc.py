@@ -7,7 +7,6 @@ import optax
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 
 LOG_ZERO = -100.0  # in float64 far enough away for optax, and near enough for a tolerance that says something
@@ -96,57 +95,5 @@ CASES = (
         _forward_probs,
         _optax_forward_probs,
         {"empty": "the examples are along the second axis of the forward probabilities"},
-    ),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "`ctc_loss` of a confident model",
-        "never negative",
-        "negative by rounding errors",
-        "a negative log-probability cannot be negative",
-        "test_ctc.py::test_a_confident_model_has_no_negative_loss",
-    ),
-    Difference(
-        "`ctc_loss` of labels without a valid alignment",
-        "`-log_epsilon`, with zero derivatives",
-        "about `-log_epsilon`, with the derivatives of an alignment with other labels",
-        "no change of the logits makes the labels possible",
-        "test_ctc.py::test_labels_that_cannot_be_said_move_nothing",
-    ),
-    Difference(
-        "`ctc_loss` of labels with a probability below `exp(log_epsilon)`",
-        "exact",
-        "the loss of an alignment with other labels",
-        "`log_epsilon` only replaces log 0 in the result",
-        "test_ctc.py::test_improbable_labels_are_not_impossible",
-    ),
-    Difference(
-        "`ctc_loss` with a logit of −∞",
-        "the loss without this class",
-        "NaN",
-        "an impossible class has probability zero",
-        "test_ctc.py::test_a_class_that_cannot_occur_is_no_class",
-    ),
-    Difference(
-        "`ctc_loss` with a label that is out of range or the blank",
-        "NaN; an error message under `checkify`",
-        "a finite value",
-        "mistakes should be visible",
-        "test_ctc.py::test_a_label_that_is_none_is_seen_and_so_is_nan",
-    ),
-    Difference(
-        "`ctc_loss` with NaN in padded frames",
-        "ignored",
-        "NaN",
-        "padding must not matter",
-        "test_ctc.py::test_what_is_padded_does_not_matter",
-    ),
-    Difference(
-        "`ctc_loss_with_forward_probs` where no alignment exists, or there is no label",
-        "`log_epsilon`, with zero derivatives",
-        "sums of `log_epsilon` and logits; padded labels contribute as well",
-        "`log_epsilon` represents the logarithm of zero",
-        "test_functions.py::test_equals_the_oracle_and_optax",
     ),
 )

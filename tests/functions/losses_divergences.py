@@ -4,7 +4,6 @@ import scipy.special
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 
 MASK = np.arange(20).reshape(5, 4) % 4 != 1
@@ -66,29 +65,5 @@ CASES = (
         floats=("log_predictions", "log_targets"),
         batched=("log_predictions", "log_targets", "where"),
         misfits={"log_targets": (2, 5, 4, 3)},
-    ),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "The divergences where a target is zero",
-        "contributes nothing, even if the prediction is zero; zero derivatives",
-        "NaN, in the value or in the derivative with respect to the targets",
-        "0 log 0 = 0 (optax PR 1786)",
-        "test_losses_divergences.py::test_a_zero_target_adds_nothing_whatever_the_prediction",
-    ),
-    Difference(
-        "`kl_divergence_with_log_targets` where a positive target underflows and the prediction is zero",
-        "infinity",
-        "NaN",
-        "the target is positive",
-        "test_losses_divergences.py::test_what_is_predicted_to_be_impossible_and_has_a_target_costs_infinity",
-    ),
-    Difference(
-        "`convex_kl_divergence`",
-        "an alias of `generalized_kl_divergence`",
-        "deprecated",
-        "a warning has no benefit",
-        "test_losses_divergences.py::test_the_former_name_of_the_generalized_divergence",
     ),
 )

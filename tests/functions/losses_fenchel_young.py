@@ -3,7 +3,6 @@ import optax
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 from .projections import simplex
 
@@ -48,43 +47,5 @@ CASES = (
         name="more axes",
         floats=("scores",),
         misfits={"labels": (3,)},
-    ),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "`multiclass_sparsemax_loss` of scores with more axes, or one",
-        "all axes except the last are batch axes",
-        "exactly one batch axis is supported; with more, the result is wrong",
-        "consistent with the other losses",
-        "test_losses_fenchel_young.py::test_one_vector_of_scores",
-    ),
-    Difference(
-        "`multiclass_sparsemax_loss` of an invalid label",
-        "NaN",
-        "the loss of another class",
-        "the mistake would go unnoticed",
-        "test_losses_fenchel_young.py::test_labels_that_are_no_classes",
-    ),
-    Difference(
-        "`sparsemax_loss` of an infinite logit",
-        "a derivative of zero or one",
-        "NaN",
-        "the loss is linear there",
-        "test_losses_fenchel_young.py::test_infinite_logits",
-    ),
-    Difference(
-        "`make_fenchel_young_loss`: further arguments of `max_fun`",
-        "by position or by keyword",
-        "by keyword only",
-        "the signature allows both",
-        "test_losses_fenchel_young.py::test_a_perturbed_maximum_has_its_argmax_as_gradient",
-    ),
-    Difference(
-        "`make_fenchel_young_loss` where a score is $-\\infty$ and its target zero",
-        "contributes nothing",
-        "NaN",
-        "the class is impossible and is not the target",
-        "test_losses_fenchel_young.py::test_logsumexp_gives_the_cross_entropy",
     ),
 )

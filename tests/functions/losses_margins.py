@@ -3,7 +3,6 @@ import optax
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 
 
@@ -51,28 +50,4 @@ CASES = (
     _of_signs(losses.perceptron_loss, 0, optax.losses.perceptron_loss),
     _of_labels(losses.multiclass_hinge_loss, 1, optax.losses.multiclass_hinge_loss),
     _of_labels(losses.multiclass_perceptron_loss, 0, optax.losses.multiclass_perceptron_loss),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "Invalid labels in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
-        "NaN, and reported under `checkify`",
-        "the loss of a score of zero",
-        "mistakes in the labels should be visible",
-        "test_losses_margins.py::test_a_label_that_is_no_class_makes_the_loss_nan_and_is_reported",
-    ),
-    Difference(
-        "Infinite scores in `multiclass_hinge_loss` and `multiclass_perceptron_loss`",
-        "a class with score −∞ does not contribute; with a score of +∞ for the correct class, the loss is zero",
-        "NaN",
-        "the limit for large scores",
-        "test_losses_margins.py::test_infinite_scores",
-    ),
-    Difference(
-        "Predictions and targets of different shapes: `hinge_loss`, `triplet_margin_loss`",
-        "an error",
-        "broadcast",
-        "`(8,)` with `(8, 1)` would give 64 losses",
-        "test_functions.py::test_shapes_that_do_not_fit_are_refused",
-    ),
 )

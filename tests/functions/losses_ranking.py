@@ -4,7 +4,6 @@ import scipy.special
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 
 MASK = np.array([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0]], bool)
@@ -41,21 +40,4 @@ CASES = (
     _case(_lists, optax.losses.ranking_softmax_loss, numbers=("labels",), batched=("logits", "labels")),
     _case(_masked, optax.losses.ranking_softmax_loss, "where", numbers=("labels",)),
     _case(_masked_mean, None, "mean of masked lists", numbers=("weights",)),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "`ranking_softmax_loss` with logits of minus infinity",
-        "an item with probability zero and relevance zero contributes nothing",
-        "NaN",
-        "0 log 0 = 0",
-        "test_losses_margins.py::test_an_item_without_a_chance",
-    ),
-    Difference(
-        "The derivative of `ranking_softmax_loss` with respect to the weights",
-        "zero where an item is masked",
-        "NaN",
-        "masked entries must not matter",
-        "test_losses_margins.py::test_the_derivative_by_the_weights_does_not_see_what_is_masked",
-    ),
 )

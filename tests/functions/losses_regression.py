@@ -3,7 +3,6 @@ import optax
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 
 
@@ -80,49 +79,4 @@ CASES = (
     *_of_errors(losses.log_cosh, _of_error(lambda e: np.log(np.cosh(e))), optax.log_cosh),
     *_of_vectors(losses.cosine_similarity, _cosine, optax.cosine_similarity),
     *_of_vectors(losses.cosine_distance, lambda **kwargs: 1 - _cosine(**kwargs), optax.cosine_distance),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "a hyperparameter out of its range, such as a negative `delta` of `huber_loss` or a `temperature` of 0",
-        "an error",
-        "a negative loss, or NaN",
-        "the loss is undefined",
-        "test_losses_regression.py::test_a_hyperparameter_out_of_its_range_is_refused",
-    ),
-    Difference(
-        "`huber_loss(delta=jnp.inf)`",
-        "half the square",
-        "NaN",
-        "the limit of the definition",
-        "test_losses_regression.py::test_huber_with_an_infinite_delta_is_half_a_square",
-    ),
-    Difference(
-        "`cosine_similarity` of a zero vector",
-        "zero, with zero derivatives",
-        "NaN",
-        "the zero vector has no direction",
-        "test_losses_regression.py::test_a_zero_vector_has_no_direction",
-    ),
-    Difference(
-        "`cosine_similarity` of very long and very short vectors",
-        "the cosine of their angle",
-        "NaN or zero, if a square overflows or underflows",
-        "the result must not depend on the lengths",
-        "test_losses_regression.py::test_the_length_of_a_vector_does_not_matter",
-    ),
-    Difference(
-        "`cosine_similarity(epsilon=...)`",
-        "a lower bound on the lengths",
-        "a lower bound on their squares",
-        "the documented meaning in both",
-        "test_losses_regression.py::test_epsilon_is_the_least_length_of_either_vector",
-    ),
-    Difference(
-        "`log_cosh` of small errors",
-        "half the square",
-        "rounding errors of the size of the dtype's precision",
-        "no cancellation",
-        "test_losses_regression.py::test_log_cosh_of_a_small_error_is_half_its_square",
-    ),
 )

@@ -4,7 +4,6 @@ import scipy.special
 
 from modulax import losses
 
-from ..differences import Difference
 from ._case import Case
 
 
@@ -132,35 +131,4 @@ CASES = (
         **_common,
     ),
     Case(losses.binary_dice_loss, _probabilities_of_pixels, _binary, name="probabilities", floats=("predictions",)),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "`dice_loss` of empty regions without smoothing",
-        "zero",
-        "NaN",
-        "an empty region matches an empty region",
-        "test_losses_segmentation.py::test_empty_regions",
-    ),
-    Difference(
-        "`dice_loss(apply_softmax=False)`, `binary_dice_loss(apply_sigmoid=False)`",
-        "accept any probabilities, under `jit` too",
-        "inspect the values, which fails under `jit`, and reject those of a single region",
-        "values must not be checked on the host",
-        "test_losses_segmentation.py::test_probabilities_of_one_region_and_under_jit",
-    ),
-    Difference(
-        "`dice_loss` of many pixels in float16",
-        "sums in float32",
-        "infinite sums, NaN",
-        "intermediate results must not overflow",
-        "test_losses_segmentation.py::test_many_pixels_in_a_low_dtype",
-    ),
-    Difference(
-        "`multiclass_generalized_dice_loss` with an absent class",
-        "the class gets the weight of the rarest class that is present",
-        "the class gets all the weight, and nothing else is learned",
-        "an absent class must not dominate the loss",
-        "test_losses_segmentation.py::test_a_class_that_is_not_there_does_not_hide_the_others",
-    ),
 )

@@ -5,7 +5,6 @@ import optax
 
 from modulax import numerics
 
-from ..differences import Difference
 from ._case import Case
 
 
@@ -48,29 +47,5 @@ CASES = (
         _rms,
         optax.safe_root_mean_squares,
         **{**_COMMON, "numbers": ("x", "min_rms")},
-    ),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "`safe_norm` and `safe_root_mean_squares` of very large and very small entries",
-        "the correct norm",
-        "infinity or `min_norm`, if a square overflows or underflows",
-        "of three sums of squares, with scales that are powers of two, the one that is exact is taken",
-        "test_numerics.py::test_squares_neither_overflow_nor_vanish",
-    ),
-    Difference(
-        "`safe_norm` with one `min_norm` per row",
-        "supported",
-        "fails, or compares rows with columns",
-        "the result must not depend on `keepdims`",
-        "test_numerics.py::test_a_least_norm_for_every_row",
-    ),
-    Difference(
-        "`scale_gradient` by a traced scale, and in forward mode",
-        "works; the scaled gradient is differentiable with respect to the scale",
-        "an error",
-        "both derivatives are linear",
-        "test_numerics.py::test_the_scale_of_a_gradient_may_be_traced_and_differentiated",
     ),
 )

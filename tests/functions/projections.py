@@ -3,7 +3,6 @@ import optax
 
 from modulax import projections
 
-from ..differences import Difference
 from ._case import Case
 
 theirs = optax.projections
@@ -121,64 +120,4 @@ CASES = (
     _of_point(projections.projection_hyperplane, hyperplane, theirs.projection_hyperplane, 0.3),
     _of_point(projections.projection_halfspace, halfspace, theirs.projection_halfspace, -9.0),
     _of_point(projections.projection_halfspace, halfspace, theirs.projection_halfspace, 9.0, "inside"),
-)
-
-FUNCTION_DIFFERENCES = (
-    Difference(
-        "`projection_box`, `projection_hypercube` of a tree with numbers as bounds",
-        "the bounds apply to all leaves",
-        "an error: only a tree of bounds is accepted",
-        "as implied by the signature and its default, `scale=1`",
-        "test_projections.py::test_a_number_bounds_all_leaves",
-    ),
-    Difference(
-        "`projection_simplex` in low precision and of huge entries",
-        "sums differences from the largest entry in at least float32",
-        "sums the entries in their dtype, which rounds and may overflow",
-        "the result is rounded only once",
-        "test_projections.py::test_the_simplex_of_huge_entries",
-    ),
-    Difference(
-        "`projection_simplex` with `scale=0`",
-        "zero",
-        "NaN",
-        "the set has only this point",
-        "test_projections.py::test_the_simplex_at_the_edges",
-    ),
-    Difference(
-        "`projection_l1_sphere` where an entry is zero",
-        "may become positive",
-        "stays zero: the result may be inside the sphere",
-        "both signs are equally close",
-        "test_projections.py::test_zeros_go_to_the_sphere",
-    ),
-    Difference(
-        "`projection_l2_sphere` of zero",
-        "the point with equal entries, with a derivative of zero",
-        "NaN",
-        "all points are equally close",
-        "test_projections.py::test_zeros_go_to_the_sphere",
-    ),
-    Difference(
-        "`projection_l2_ball`, `projection_l2_sphere` and hyperplanes, of vectors whose squared norm "
-        "overflows or underflows",
-        "correct",
-        "zero, infinity or NaN",
-        "the squared norm need not be representable in the dtype",
-        "test_projections.py::test_the_square_of_a_length_need_not_exist",
-    ),
-    Difference(
-        "`projection_vector`, `projection_hyperplane`, `projection_halfspace` with `a` zero",
-        "`projection_vector` returns zero, the others return `x`",
-        "NaN",
-        "zero is the only multiple of zero, and there is no hyperplane to project onto",
-        "test_projections.py::test_a_zero_vector_defines_no_plane",
-    ),
-    Difference(
-        "projections of a tree with a lower precision than its bounds, `a` or `scale`",
-        "have the dtypes of the tree",
-        "have the wider dtype",
-        "parameters keep their dtype",
-        "test_projections.py::test_the_leaves_keep_their_dtypes",
-    ),
 )
