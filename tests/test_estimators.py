@@ -1,7 +1,6 @@
 """Estimators of gradients: their mean is the gradient, of all that they take; the Gaussian that they draw from."""
 
 import functools
-import inspect
 
 import chex
 import jax
@@ -14,6 +13,7 @@ import scipy.stats
 
 from modulax import estimators
 
+from .refusals import refused
 from .settings import jax_defaults
 
 SCORE = estimators.score_function_jacobians
@@ -105,21 +105,8 @@ def test_discrete_samples(key):
     (jacobian,) = jax.jit(lambda: SCORE(lambda x: x @ jnp.array([2, -1]), (logits,), Bernoulli, key, 100_000))()
     p = scipy.special.expit(np.asarray(logits))
     assert np.max(standard_errors(jacobian, np.array([2.0, -1.0]) * p * (1 - p))) < 4
-    with pytest.raises(ValueError, match=r"`pathwise_jacobians` differentiates the samples.*floats, got int32"):
+    with refused("`pathwise_jacobians` differentiates the samples", "floats, got int32"):
         PATHWISE(lambda x: x.sum(), (logits,), Bernoulli, key, 3)
-
-
-def test_a_constant_is_noise_to_the_score_function_alone(key):
-    params = jnp.zeros(2), jnp.zeros(2)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def variance(estimator, constant):
-        jacobians = estimator(lambda x: constant + jnp.sum(jnp.sin(x)), params, estimators.multi_normal, key, 1000)
-        return jnp.stack([jnp.var(j) for j in jacobians])
-
-    assert np.all(np.asarray(variance(SCORE, 10.0)) > 30 * np.asarray(variance(SCORE, 0.0)))
-    for estimator in (PATHWISE, MEASURE):
-        np.testing.assert_allclose(variance(estimator, 10.0), variance(estimator, 0.0), rtol=1e-3)
 
 
 def test_coupled_points_share_their_noise(key):
@@ -150,7 +137,7 @@ def test_what_the_gaussian_is_built_from(estimator, key):
     entries = (matrix @ theta).reshape(3, 1), jnp.full((3, 1), 0.1 + theta[0])
     (by_theta, by_shared), (by_mean, by_log_scale) = jax.jit(
         lambda: (
-            estimator(function, (theta, jnp.array(0.1)), build, key, 7),
+            estimator(function, [theta, jnp.array(0.1)], build, key, 7),
             estimator(function, entries, estimators.multi_normal, key, 7),
         )
     )()
@@ -188,39 +175,6 @@ def test_any_distribution_will_do(estimator, key):
         np.testing.assert_allclose(x, y, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
-def test_pathwise_is_the_derivative_of_each_sample(key):
-    params = jnp.array([0.3, -0.2]), jnp.array([0.1, 0.4])
-
-    def values(params):
-        return jax.vmap(lambda x: jnp.prod(jnp.sin(x)))(estimators.multi_normal(*params).sample((6,), seed=key))
-
-    jacobians, derivatives = jax.jit(
-        lambda: (
-            PATHWISE(lambda x: jnp.prod(jnp.sin(x)), params, estimators.multi_normal, key, 6),
-            jax.jacfwd(values)(params),
-        )
-    )()
-    for actual, expected in zip(jacobians, derivatives, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
-
-
-@each_estimator
-def test_jitted_and_mapped_over_parameters(estimator, key):
-    def jacobians(mean, log_scale, key):
-        return estimator(lambda x: jnp.sum(x**3), [mean, log_scale], estimators.multi_normal, key, 4)
-
-    means, log_scale = np.array([[0.1, 0.2], [3.0, -1.0]], np.float32), np.array([0.3, -0.5], np.float32)
-    keys = jax.random.split(key)
-    mapped = jax.jit(jax.vmap(jacobians, (0, None, 0)))(means, log_scale, keys)
-    jitted = jax.jit(jacobians)
-    for i in range(2):
-        one = jitted(means[i], log_scale, keys[i])
-        assert isinstance(one, tuple)
-        for x, y in zip(mapped, one, strict=True):
-            np.testing.assert_allclose(np.asarray(x)[i], y, rtol=1e-4, atol=1e-5)
-
-
 @each_estimator
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
 @pytest.mark.usefixtures("x64")
@@ -234,6 +188,7 @@ def test_jacobians_have_the_dtype_of_their_parameter(estimator, dtype, key):
 
     params = jnp.zeros((2, 3), dtype), jnp.zeros((), jnp.float32)
     jacobians = jax.eval_shape(lambda key: estimator(function, params, estimators.multi_normal, key, 4), key)
+    assert isinstance(jacobians, tuple)
     assert [(j.shape, j.dtype) for j in jacobians] == [((4, 2, 3), dtype), ((4,), jnp.float32)]
     assert set(seen) == {jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)}
 
@@ -245,14 +200,6 @@ def test_finite_for_tiny_and_large_scales(estimator, key):
         lambda: estimator(lambda x: jnp.sum(jnp.tanh(x)), (log_scale * 0, log_scale), estimators.multi_normal, key, 50)
     )()
     chex.assert_tree_all_finite(jacobians)
-
-
-def test_the_signatures_are_those_that_optax_had():
-    expected = ["function", "params", "dist_builder", "rng", "num_samples"]
-    for estimator in (SCORE, PATHWISE, MEASURE):
-        names = list(inspect.signature(estimator).parameters)
-        assert names == expected + ["coupling"] * (estimator is MEASURE)
-    assert inspect.signature(MEASURE).parameters["coupling"].default is True
 
 
 # --- The Gaussian ---------------------------------------------------------------------------------
@@ -286,7 +233,6 @@ def test_multi_normal_is_an_immutable_tree(key):
     batch = jax.vmap(estimators.multi_normal, (0, None))(jnp.zeros((4, 3)), 0.5)
     samples = jax.eval_shape(jax.vmap(lambda d, k: d.sample((2,), k)), batch, jax.random.split(key, 4))
     assert samples.shape == (4, 2, 3)
-    np.testing.assert_allclose(jax.jit(lambda d: d.sample((2,), key))(dist), dist.sample((2,), key), rtol=1e-6)
 
 
 def test_multi_normal_keeps_a_low_dtype_and_rounds_once(key):
@@ -300,20 +246,16 @@ def test_multi_normal_keeps_a_low_dtype_and_rounds_once(key):
 
 
 def test_multi_normal_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"`multi_normal\(loc=\.\.\.\)` must hold floats, got .*int32"):
+    dist = estimators.multi_normal(jnp.zeros(3), 0.0)
+    with refused("`multi_normal(loc=...)` must hold floats, got ", "int32"):
         estimators.multi_normal(jnp.zeros(3, jnp.int32), 0.0)
-    with pytest.raises(ValueError, match=r"`multi_normal` needs `loc` and `log_scale` of shapes that broadcast"):
+    with refused("`multi_normal` needs `loc` and `log_scale` of shapes that broadcast"):
         estimators.multi_normal(jnp.zeros(3), jnp.zeros(2))
-    with pytest.raises(
-        ValueError, match=r"`multi_normal.log_prob` needs an `x` whose shape ends with \(3,\), got \(\)"
-    ):
-        estimators.multi_normal(jnp.zeros(3), 0.0).log_prob(1.0)
-    with pytest.raises(ValueError, match=r"needs an `x` whose shape ends with \(3,\), got \(3, 1\)"):
-        estimators.multi_normal(jnp.zeros(3), 0.0).log_prob(jnp.zeros((3, 1)))
-    with pytest.raises(
-        ValueError, match=r"`multi_normal.log_prob\(x=\.\.\.\)` must hold real numbers, got .*complex64"
-    ):
-        estimators.multi_normal(jnp.zeros(3), 0.0).log_prob(jnp.zeros(3, jnp.complex64))
+    for x in (jnp.ones(()), jnp.zeros((3, 1))):
+        with refused(f"`multi_normal.log_prob` needs an `x` whose shape ends with (3,), got {x.shape}"):
+            dist.log_prob(x)
+    with refused("`multi_normal.log_prob(x=...)` must hold real numbers, got ", "complex64"):
+        dist.log_prob(jnp.zeros(3, jnp.complex64))
 
 
 # --- What is refused ------------------------------------------------------------------------------
@@ -333,26 +275,15 @@ class Entries(Other):
         return -(x**2)
 
 
-class Fixed(Other):
-    """Knows of no number of samples."""
+class Fixed:
+    """Always draws the same; and has no density."""
+
+    def __init__(self, samples):
+        self.samples = samples
 
     def sample(self, shape, seed):
         del shape, seed
-        return jnp.zeros((3, 2))
-
-
-class One(Other):
-    """Always draws a single sample."""
-
-    def sample(self, shape, seed):
-        del shape, seed
-        return jnp.zeros(())
-
-
-class Sampler:
-    """Has no density."""
-
-    sample = Fixed.sample
+        return self.samples
 
 
 def call(estimator, key, function=jnp.sum, params=None, build=estimators.multi_normal, n=4):
@@ -363,45 +294,41 @@ def call(estimator, key, function=jnp.sum, params=None, build=estimators.multi_n
 
 @each_estimator
 def test_what_does_not_fit_is_refused(estimator, key):
-    name = estimator.__name__
-    with pytest.raises(ValueError, match=rf"`{name}\(params=\.\.\.\)` must be a tuple.* `\(x,\)`"):
-        call(estimator, key, params=jnp.zeros(2))
-    with pytest.raises(ValueError, match=rf"`{name}\(params\[1\]=\.\.\.\)` must hold floats, got .*int32"):
-        call(estimator, key, params=(jnp.zeros(2), jnp.zeros(2, jnp.int32)))
+    name, ones = estimator.__name__, jnp.ones(2)
+    with refused(f"`{name}(params=...)` must be a tuple", " `(x,)`"):
+        call(estimator, key, params=ones)
+    with refused(f"`{name}(params[1]=...)` must hold floats, got ", "int32"):
+        call(estimator, key, params=(ones, ones.astype(int)))
     for n in (0, -3):
-        with pytest.raises(ValueError, match=rf"`{name}\(num_samples=\.\.\.\)` must be a positive integer, got"):
+        with refused(f"`{name}(num_samples=...)` must be a positive integer, got"):
             call(estimator, key, n=n)
-    with pytest.raises(
-        ValueError, match=rf"`{name}\(function=\.\.\.\)` must return a .*scalar.*, got .* of shape \(2,\)"
+    for function, said in (
+        (lambda x: x, "got an array of shape (2,)"),
+        (lambda x: None, "got `NoneType`"),
+        (lambda x: jax.lax.complex(x[0], x[1]), "got an array of shape () and dtype complex64"),
     ):
-        call(estimator, key, lambda x: x)
-    with pytest.raises(ValueError, match=r"must return a .*scalar.*, got `NoneType`"):
-        call(estimator, key, lambda x: None)
-    with pytest.raises(ValueError, match=r"must return a .*scalar.*, got an array of shape \(\) and dtype complex64"):
-        call(estimator, key, lambda x: jax.lax.complex(x[0], x[1]))
+        with refused(f"`{name}(function=...)` must return a ", "scalar", said):
+            call(estimator, key, function)
 
 
 @pytest.mark.parametrize("estimator", [SCORE, PATHWISE], ids=["score", "pathwise"])
 def test_a_distribution_with_another_interface_is_refused(estimator, key):
     name = estimator.__name__
-    with pytest.raises(ValueError, match=r"must return a distribution with `sample\(shape, seed\)`, got `tuple`"):
+    with refused("must return a distribution with `sample(shape, seed)`, got `tuple`"):
         call(estimator, key, build=lambda *params: params)
-    with pytest.raises(ValueError, match=rf"`{name}` calls .*has `Numpyro.sample\(key, sample_shape=\(\)\)`: wrap"):
+    with refused(f"`{name}` calls ", "has `Numpyro.sample(key, sample_shape=())`: wrap"):
         call(estimator, key, build=lambda *params: Numpyro())
-    with pytest.raises(ValueError, match=r"needs 4 samples along the first axis.*got an array of shape \(3, 2\)"):
-        call(estimator, key, build=Fixed)
-    with pytest.raises(ValueError, match=r"needs 4 samples along the first axis.*got an array of shape \(\)"):
-        call(estimator, key, build=One)
+    for samples in (jnp.zeros((3, 2)), jnp.zeros(())):
+        with refused("needs 4 samples along the first axis", f"got an array of shape {samples.shape}"):
+            call(estimator, key, build=lambda *params, samples=samples: Fixed(samples))
 
 
 def test_what_one_estimator_needs_is_refused_by_name(key):
-    with pytest.raises(ValueError, match=r"`log_prob` of the `Entries`.*a scalar float.*\(2,\).*`.to_event\(1\)`"):
+    with refused("`log_prob` of the `Entries`", "a scalar float", "(2,)", "`.to_event(1)`"):
         call(SCORE, key, build=Entries)
-    with pytest.raises(ValueError, match=r"`score_function_jacobians` needs `log_prob\(x\)`, but the `Sampler`"):
-        call(SCORE, key, build=lambda *params: Sampler(), n=3)
-    with pytest.raises(ValueError, match=r"`measure_valued_jacobians` is for Gaussians only.*got `Other`"):
+    with refused("`score_function_jacobians` needs `log_prob(x)`, but the `Fixed`"):
+        call(SCORE, key, build=lambda *params: Fixed(jnp.zeros((4, 2))))
+    with refused("`measure_valued_jacobians` is for Gaussians only", "got `Other`"):
         call(MEASURE, key, build=Other)
-    with pytest.raises(
-        ValueError, match=r"`pathwise_jacobians\(function=\.\.\.\)` must return a scalar float, because"
-    ):
+    with refused("`pathwise_jacobians(function=...)` must return a scalar float, because"):
         call(PATHWISE, key, lambda x: jnp.sum(x > 0))
