@@ -1,7 +1,5 @@
 """Assignments: the least cost, by SciPy; valid pairs whatever the costs are; exact sums of integers."""
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +12,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from modulax.assignment import base_hungarian_algorithm, hungarian_algorithm
 
+from .refusals import refused
 from .settings import jax_defaults
 
 BOTH = (hungarian_algorithm, base_hungarian_algorithm)
@@ -95,20 +94,11 @@ def test_the_pairs_are_those_of_optax_in_its_order(function, shape):
 
 
 @pytest.mark.parametrize("function", BOTH)
-def test_the_signature_is_that_of_optax(function):
-    assert list(inspect.signature(function).parameters) == list(inspect.signature(TWINS[function]).parameters)
-
-
-@pytest.mark.parametrize("function", BOTH)
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)], ids=str)
 def test_without_rows_or_columns_there_are_no_pairs(function, shape):
     i, j = jax.jit(function)(jnp.zeros(shape))
     assert i.shape == j.shape == (0,)
     assert i.dtype == j.dtype == jnp.arange(1).dtype
-
-
-def test_one_row_and_one_column():
-    assert _least(np.ones((2, 1, 1))).tolist() == _sums(hungarian_algorithm, np.ones((2, 1, 1))).tolist()
 
 
 def test_large_integers_are_added_up_exactly():
@@ -206,9 +196,9 @@ def test_the_gradient_flows_through_the_costs():
 
 
 def test_what_is_no_matrix_of_numbers_is_refused():
-    with pytest.raises(ValueError, match=r"`hungarian_algorithm\(cost_matrix=...\)` must be a matrix.*shape \(3,\)"):
+    with refused("`hungarian_algorithm(cost_matrix=...)` must be a matrix", "shape (3,)"):
         hungarian_algorithm(jnp.ones(3))
-    with pytest.raises(ValueError, match=r"`base_hungarian_algorithm\(cost_matrix=...\)`.*\(2, 3, 3\).*`jax.vmap`"):
+    with refused("`base_hungarian_algorithm(cost_matrix=...)`", "(2, 3, 3)", "`jax.vmap`"):
         base_hungarian_algorithm(jnp.ones((2, 3, 3)))
-    with pytest.raises(ValueError, match=r"`hungarian_algorithm\(cost_matrix=...\)` must hold real numbers"):
+    with refused("`hungarian_algorithm(cost_matrix=...)` must hold real numbers"):
         hungarian_algorithm(jnp.ones((2, 2), jnp.complex64))

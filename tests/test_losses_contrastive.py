@@ -6,25 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.special
 
 from modulax import losses
 
+from .refusals import refused
 from .settings import jax_defaults
 
 ntxent = jax.jit(jax.value_and_grad(losses.ntxent))
 triplet = jax.jit(losses.triplet_margin_loss)
-
-
-def test_two_views_of_each_image_are_the_loss_of_simclr():
-    """A softmax over everything but the embedding itself."""
-    x = np.random.default_rng(0).normal(size=(8, 5))
-    directions = x / np.linalg.norm(x, axis=1, keepdims=True)
-    scores = directions @ directions.T / 0.07
-    np.fill_diagonal(scores, -np.inf)
-    partners = np.arange(8) ^ 1
-    expected = -scipy.special.log_softmax(scores, -1)[np.arange(8), partners].mean()
-    np.testing.assert_allclose(ntxent(x.astype(np.float32), np.arange(8) // 2)[0], expected, rtol=1e-5)
 
 
 def test_without_a_pair_the_loss_is_zero():
@@ -41,25 +30,10 @@ def test_without_a_pair_the_loss_is_zero():
     assert not np.any(gradient)
 
 
-def test_an_embedding_without_a_partner_is_only_one_of_the_others():
-    x = jnp.array([[1.0, 0.0], [0.3, 1.0], [2.0, 1.0]])
-    value, gradient = ntxent(x, np.array([4, 4, 7]))
-    cosines = scipy.special.log_softmax([0.3 / np.sqrt(1.09) / 0.07, 2 / np.sqrt(5) / 0.07])
-    others = scipy.special.log_softmax([0.3 / np.sqrt(1.09) / 0.07, 1.6 / np.sqrt(5.45) / 0.07])
-    np.testing.assert_allclose(value, -(cosines[0] + others[0]) / 2, rtol=1e-5)
-    assert np.any(gradient[2])
-
-
 def test_labels_are_numbers_of_any_kind():
     x, labels = jnp.array([[1.0, 0.1], [0.3, 1.0], [2.0, 1.0], [1.0, 3.0]]), np.array([0, 1, 1, 0])
     for others in (labels.astype(np.float32) / 2, labels.astype(bool), labels.astype(np.uint8)):
         assert losses.ntxent(x, others) == losses.ntxent(x, labels)
-
-
-def test_embeddings_of_one_direction_cannot_be_told_apart():
-    value, gradient = ntxent(np.outer(np.arange(1.0, 5.0), [0.6, 0.8]).astype(np.float32), np.array([0, 0, 1, 1]))
-    np.testing.assert_allclose(value, np.log(3), rtol=1e-5)
-    chex.assert_tree_all_finite(gradient)
 
 
 def test_an_embedding_of_zeros_has_no_direction():
@@ -97,7 +71,7 @@ def test_a_low_temperature_takes_the_nearest_of_the_others():
 
 
 def test_embeddings_that_are_no_table_are_refused():
-    with pytest.raises(ValueError, match=r"`embeddings` of shape \(batch, features\), got \(4,\)"):
+    with refused("`embeddings` of shape (batch, features), got (4,)"):
         losses.ntxent(jnp.ones(4), jnp.arange(4))
 
 

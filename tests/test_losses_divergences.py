@@ -20,40 +20,22 @@ def _value_and_gradients(function, *arguments):
 
 
 def test_a_zero_target_adds_nothing_whatever_the_prediction():
-    expected = 0.4 * np.log(0.4 / 0.3) + 0.6 * np.log(0.6 / 0.5)
+    """Neither to the value nor to the derivatives, of which the second are finite."""
     slopes = np.array([0, 1 + np.log(0.4 / 0.3), 1 + np.log(0.6 / 0.5), 0])
-    value, (by_log_q, by_p) = _value_and_gradients(losses.kl_divergence, LOG_PREDICTIONS, TARGETS)
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(by_log_q, -TARGETS)
-    np.testing.assert_allclose(by_p, slopes, rtol=1e-6)
-
-    value, (by_log_q, by_log_p) = _value_and_gradients(
-        losses.kl_divergence_with_log_targets, LOG_PREDICTIONS, jnp.log(TARGETS)
-    )
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(by_log_q, -TARGETS, rtol=1e-6)
-    np.testing.assert_allclose(by_log_p, TARGETS * slopes, rtol=1e-6)
-
-    value, (by_log_q, by_p) = _value_and_gradients(losses.generalized_kl_divergence, LOG_PREDICTIONS, TARGETS)
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(by_log_q, jnp.exp(LOG_PREDICTIONS) - TARGETS, rtol=1e-6)
-    np.testing.assert_allclose(by_p, slopes - 1, rtol=1e-6)
-
+    for function, targets, by_targets, by_log_predictions in (
+        (losses.kl_divergence, TARGETS, slopes, -TARGETS),
+        (losses.kl_divergence_with_log_targets, jnp.log(TARGETS), TARGETS * slopes, -TARGETS),
+        (losses.generalized_kl_divergence, TARGETS, slopes - 1, jnp.exp(LOG_PREDICTIONS) - TARGETS),
+    ):
+        value, gradients = _value_and_gradients(function, LOG_PREDICTIONS, targets)
+        np.testing.assert_allclose(value, 0.4 * np.log(0.4 / 0.3) + 0.6 * np.log(0.6 / 0.5), rtol=1e-6)
+        np.testing.assert_allclose(gradients[0], by_log_predictions, rtol=1e-6)
+        np.testing.assert_allclose(gradients[1], by_targets, rtol=1e-6)
+        chex.assert_tree_all_finite(jax.jit(jax.hessian(function, argnums=(0, 1)))(LOG_PREDICTIONS, targets))
     with jax_defaults():
         value, (_, by_p) = _value_and_gradients(optax.losses.kl_divergence, LOG_PREDICTIONS, TARGETS)
-        assert np.isnan(value)
-        assert np.isnan(by_p[3])
+        assert np.isnan([value, by_p[3]]).all()
         assert np.isnan(jax.jit(optax.losses.kl_divergence_with_log_targets)(LOG_PREDICTIONS, jnp.log(TARGETS)))
-
-
-def test_the_second_derivatives_are_finite_at_zero():
-    for function, targets in (
-        (losses.kl_divergence, TARGETS),
-        (losses.kl_divergence_with_log_targets, jnp.log(TARGETS)),
-        (losses.generalized_kl_divergence, TARGETS),
-    ):
-        hessian = jax.jit(jax.hessian(function, argnums=(0, 1)))(LOG_PREDICTIONS, targets)
-        chex.assert_tree_all_finite(hessian)
 
 
 def test_the_derivative_at_a_target_that_underflowed_is_the_one_of_its_logarithm():
@@ -65,17 +47,17 @@ def test_the_derivative_at_a_target_that_underflowed_is_the_one_of_its_logarithm
 
 
 def test_what_is_predicted_to_be_impossible_and_has_a_target_costs_infinity():
-    log_q = jnp.array([-INF, jnp.log(0.5), jnp.log(0.5)])
-    p = jnp.array([0.1, 0.4, 0.5])
-    # e^-200 is zero in float32, and yet no zero.
-    for log_p in (jnp.log(p), jnp.array([-200.0, -1.0, -1.0])):
-        value, gradients = _value_and_gradients(losses.kl_divergence_with_log_targets, log_q, log_p)
+    log_q, p = jnp.array([-INF, jnp.log(0.5), jnp.log(0.5)]), jnp.array([0.1, 0.4, 0.5])
+    for function, targets in (
+        (losses.kl_divergence, p),
+        (losses.generalized_kl_divergence, p),
+        (losses.kl_divergence_with_log_targets, jnp.log(p)),
+        # e^-200 is zero in float32, and yet no zero.
+        (losses.kl_divergence_with_log_targets, jnp.array([-200.0, -1.0, -1.0])),
+    ):
+        value, gradients = _value_and_gradients(function, log_q, targets)
         assert value == INF
-        assert not any(np.isnan(g).any() for g in gradients)
-    for function in (losses.kl_divergence, losses.generalized_kl_divergence):
-        value, gradients = _value_and_gradients(function, log_q, p)
-        assert value == INF
-        assert not any(np.isnan(g).any() for g in gradients)
+        assert not np.isnan(gradients).any()
 
 
 def test_the_most_negative_number_is_as_good_as_minus_infinity():
@@ -85,22 +67,6 @@ def test_the_most_negative_number_is_as_good_as_minus_infinity():
     log_p = jnp.broadcast_to(log_p, log_q.shape)
     expected = jax.jit(losses.kl_divergence)(log_q, jnp.exp(log_p))
     np.testing.assert_allclose(jax.jit(losses.kl_divergence_with_log_targets)(log_q, log_p), expected, rtol=1e-6)
-
-
-def test_divergences_are_zero_of_a_distribution_from_itself_and_positive_from_others():
-    rng = np.random.default_rng(0)
-    p, q = rng.dirichlet(np.full(6, 0.3), (2, 100)).astype(np.float32)
-    log_p, log_q = np.log(p), np.log(q)
-    kl, log_kl, generalized = map(
-        jax.jit, (losses.kl_divergence, losses.kl_divergence_with_log_targets, losses.generalized_kl_divergence)
-    )
-    for function, targets in ((kl, p), (log_kl, log_p), (generalized, p)):
-        np.testing.assert_allclose(function(log_p, targets), 0, atol=1e-6)
-        assert np.min(function(log_q, targets)) > 0.01
-    # Of what sums to one, they are one; and the generalized one is homogeneous.
-    one = np.asarray(kl(log_q, p))
-    np.testing.assert_allclose(generalized(log_q, p), one, rtol=1e-5)
-    np.testing.assert_allclose(generalized(log_q + np.log(np.float32(3)), 3 * p), 3 * one, rtol=1e-5)
 
 
 def test_the_former_name_of_the_generalized_divergence():

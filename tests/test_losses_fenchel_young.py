@@ -1,6 +1,5 @@
 """Fenchel-Young losses: their gradients, which are predictions minus targets, and their edges."""
 
-import re
 from typing import Any
 
 import chex
@@ -12,8 +11,9 @@ import optax
 import pytest
 from jax.experimental import checkify
 
-from modulax import losses, projections
+from modulax import losses
 
+from .refusals import refused
 from .settings import jax_defaults
 
 SCORES = np.array([[0.3, -1.0, 0.8], [2.0, 1.9, -0.5], [4.0, 0.0, 1.0]])
@@ -73,36 +73,10 @@ def test_axes_of_examples_broadcast():
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_gradient_is_the_sparsemax_minus_the_label():
-    scores = np.random.default_rng(0).normal(size=(20, 5))
-    labels = np.arange(20) % 5
-    gradient = jax.jit(jax.grad(lambda s: losses.multiclass_sparsemax_loss(s, labels).sum()))(scores)
-    sparsemax = np.asarray(jax.jit(jax.vmap(projections.projection_simplex))(scores))
-    assert np.mean(sparsemax == 0) > 0.2
-    np.testing.assert_allclose(gradient, sparsemax - np.eye(5)[labels], atol=1e-14)
-    logits = np.array([-3.0, -1, -0.2, 0, 0.7, 1, 8])
-    for label in (0, 1):
-        gradient = jax.jit(jax.vmap(jax.grad(losses.sparsemax_loss), (0, None)))(logits, label)
-        np.testing.assert_allclose(gradient, jax.nn.sparse_sigmoid(logits) - label, atol=1e-14)
-
-
-@pytest.mark.usefixtures("x64")
-def test_two_classes_are_the_binary_loss_and_make_fenchel_young_loss_the_multiclass_one():
-    """Whose Ω is the same but for a constant, a half."""
-    x = np.random.default_rng(1).normal(size=30) * 1.5
-    labels = np.arange(30) % 2
-    scores = np.stack([0 * x, x], -1)
-    binary = losses.sparsemax_loss(x, labels)
-    multiclass = jax.jit(lambda s: losses.multiclass_sparsemax_loss(s, labels[: len(s)]))
-    np.testing.assert_allclose(multiclass(scores), binary, atol=1e-13)
-
-    def maximum(s):
-        p = projections.projection_simplex(s)
-        return p @ s - p @ p / 2
-
-    made = jax.jit(losses.make_fenchel_young_loss(maximum))(scores, np.eye(2)[labels])
-    np.testing.assert_allclose(made + 0.5, binary, atol=1e-13)
-    jax.test_util.check_grads(multiclass, (scores[:2],), order=2, modes=["rev"])
+def test_the_second_derivative_of_the_multiclass_sparsemax():
+    scores, labels = np.random.default_rng(1).normal(size=(2, 3)) * 1.5, np.array([0, 2])
+    loss = jax.jit(lambda s: losses.multiclass_sparsemax_loss(s, labels))
+    jax.test_util.check_grads(loss, (scores,), order=2, modes=["rev"])
 
 
 def test_infinite_logits():
@@ -131,60 +105,23 @@ def test_one_vector_of_scores():
         optax.losses.multiclass_sparsemax_loss(scores[0], 1)
 
 
-def test_labels_that_are_no_classes():
-    scores, labels = jnp.array(SCORES, jnp.float32), jnp.array([-1, 3, 2])
-    value, gradient = jax.jit(jax.value_and_grad(lambda s: jnp.nansum(losses.multiclass_sparsemax_loss(s, labels))))(
-        scores
-    )
-    values = jax.jit(losses.multiclass_sparsemax_loss)(scores, labels)
-    np.testing.assert_array_equal(values, [np.nan, np.nan, value])
-    chex.assert_tree_all_finite(gradient)
-    check = checkify.checkify(jax.jit(losses.multiclass_sparsemax_loss))
-    message = "`multiclass_sparsemax_loss(labels=...)` must hold class indices from 0 to 2."
-    assert message in str(check(scores, labels)[0].get())
-    assert check(scores, jnp.abs(labels) % 3)[0].get() is None
-    error, _ = checkify.checkify(jax.jit(losses.sparsemax_loss))(scores[0], jnp.array([0, 1, 2]))
+def test_targets_of_the_binary_loss_that_are_not_zero_or_one_are_reported():
+    error, _ = checkify.checkify(jax.jit(losses.sparsemax_loss))(jnp.ones(3), jnp.array([0, 1, 2]))
     assert "`sparsemax_loss(labels=...)` must hold zeros and ones." in str(error.get())
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (
-            lambda: losses.make_fenchel_young_loss(jnp.abs)(jnp.ones((2, 3)), jnp.ones((2, 3))),
-            "`make_fenchel_young_loss(max_fun=...)` must return a scalar for a vector of scores, got an array of "
-            "shape (3,).",
-        ),
-        (
-            lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones((2, 3)), jnp.ones((2, 1))),
-            "`fenchel_young_loss` needs `scores` and `targets` whose last axes have equal length, got (2, 3) and "
-            "(2, 1).",
-        ),
-        (
-            lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones(()), jnp.ones(())),
-            "`fenchel_young_loss` needs `scores` and `targets` whose last axes have equal length, got () and ().",
-        ),
-        (
-            lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones((2, 3)), jnp.ones((4, 3))),
-            "Incompatible shapes for broadcasting: `fenchel_young_loss` needs `scores` and `targets` of shapes "
-            "that broadcast, got (2, 3) and (4, 3).",
-        ),
-        (
-            lambda: losses.make_fenchel_young_loss(jnp.max)(jnp.ones(3, int), jnp.ones(3)),
-            "`fenchel_young_loss(scores=...)` must hold floats, got an array of dtype int32 and shape (3,). If that is "
-            "intended, convert it: `scores.astype(jnp.float32)`.",
-        ),
-        (
-            lambda: losses.multiclass_sparsemax_loss(jnp.ones((2, 3)), jnp.ones((2, 3), int)),
-            "`multiclass_sparsemax_loss` needs `labels` of shape (2,), one for every row of `scores`, got (2, 3).",
-        ),
-        (
-            lambda: losses.multiclass_sparsemax_loss(jnp.ones((2, 3)), jnp.ones(2)),
-            "`multiclass_sparsemax_loss(labels=...)` must hold integers, got an array of dtype float32 and shape (2,). "
-            "If that is intended, convert it: `labels.astype(jnp.int32)`.",
-        ),
-    ],
-)
-def test_error_messages(call, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        call()
+def test_what_does_not_fit_is_explained():
+    ones, loss = jnp.ones((2, 3)), losses.make_fenchel_young_loss(jnp.max)
+    with refused("`make_fenchel_young_loss(max_fun=...)` must return a scalar for a vector of scores, got ", " (3,)."):
+        losses.make_fenchel_young_loss(jnp.abs)(ones, ones)
+    for x, y in ((ones, ones[:, :1]), (ones[0, 0], ones[0, 0])):
+        with refused(f"needs `scores` and `targets` whose last axes have equal length, got {x.shape} and {y.shape}."):
+            loss(x, y)
+    with refused("`fenchel_young_loss` needs `scores` and `targets` of shapes that broadcast, got (2, 3) and (4, 3)."):
+        loss(ones, jnp.ones((4, 3)))
+    with refused("`fenchel_young_loss(scores=...)` must hold floats, got ", "int32", "`scores.astype(jnp.float32)`."):
+        loss(jnp.ones(3, int), ones[0])
+    with refused("needs `labels` of shape (2,), one for every row of `scores`, got (2, 3)."):
+        losses.multiclass_sparsemax_loss(ones, jnp.ones((2, 3), int))
+    with refused("`multiclass_sparsemax_loss(labels=...)` must hold integers, got ", "`labels.astype(jnp.int32)`."):
+        losses.multiclass_sparsemax_loss(ones, jnp.ones(2))

@@ -9,26 +9,12 @@ import pytest
 
 from modulax import losses
 
+from .refusals import refused
 from .settings import jax_defaults
 
 
 def _masks(*shape):
     return np.random.default_rng(0).integers(0, 2, size=shape).astype(np.float32)
-
-
-def test_overlap_counted_by_sets():
-    """The coefficients of Dice and of Jaccard, of sets of pixels."""
-    p, t = _masks(2, 1, 4, 5, 1)
-    both, either = np.sum((p == 1) & (t == 1)), np.sum((p == 1) | (t == 1))
-
-    @jax.jit
-    def loss(p, t, alpha, beta):
-        return losses.dice_loss(p, t, alpha=alpha, beta=beta, apply_softmax=False, smooth=0.0)
-
-    np.testing.assert_allclose(loss(p, t, 0.5, 0.5), [1 - 2 * both / (p.sum() + t.sum())], rtol=1e-6)
-    np.testing.assert_allclose(loss(p, t, 1.0, 1.0), [1 - both / either], rtol=1e-6)
-    # False positives are the false negatives of the other one.
-    np.testing.assert_allclose(loss(p, t, 0.2, 0.7), loss(t, p, 0.7, 0.2), rtol=1e-6)
 
 
 @pytest.mark.parametrize("smooth", [0.0, 1.0])
@@ -113,17 +99,15 @@ def test_a_class_that_is_not_there_does_not_hide_the_others():
 
 def test_what_dice_refuses():
     p = jnp.ones((2, 3, 4, 5))
-    with pytest.raises(ValueError, match=r"`dice_loss\(reduction='avg'\)` must be one of 'mean', 'sum', 'none'"):
+    with refused("`dice_loss(reduction='avg')` must be one of 'mean', 'sum', 'none'"):
         losses.dice_loss(p, p, reduction="avg")
-    with pytest.raises(ValueError, match=r"`dice_loss\(axis=\(1, -1\)\)` must not name the last axis"):
+    with refused("`dice_loss(axis=(1, -1))` must not name the last axis"):
         losses.dice_loss(p, p, axis=(1, -1))
-    with pytest.raises(ValueError, match=r"of the same shape, got \(2, 3, 4, 5\) and \(2, 3, 4\)"):
+    with refused("of the same shape, got (2, 3, 4, 5) and (2, 3, 4)"):
         losses.dice_loss(p, p[..., 0])
-    with pytest.raises(
-        ValueError, match=r"`dice_loss` needs `class_weights` of shape \(5,\), one for every class, got"
-    ):
+    with refused("`dice_loss` needs `class_weights` of shape (5,), one for every class, got"):
         losses.dice_loss(p, p, class_weights=jnp.ones(4))
-    with pytest.raises(ValueError, match="needs `predictions` with an axis of classes"):
+    with refused("needs `predictions` with an axis of classes"):
         losses.dice_loss(jnp.ones(()), jnp.ones(()))
 
 

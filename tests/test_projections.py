@@ -1,10 +1,8 @@
-"""Projections: the laws of a nearest point, trees, values at the edges, and error messages."""
+"""Projections: trees, values at the edges, and error messages."""
 
 import functools
 import operator
-import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,188 +10,45 @@ import jax.test_util
 import numpy as np
 import optax
 import pytest
-import scipy.optimize
 from jax.experimental import checkify
 
 from modulax import projections as p
 
-from .functions.projections import simplex
+from .functions import Case
+from .functions.projections import CASES, simplex
+from .refusals import refused
 from .settings import jax_defaults
-
-N = 6
-A = np.array([0.5, -1.0, 2.0, 0.0, 1.5, -0.3])
-
-
-class Set(NamedTuple):
-    """A set, its projection, points of it from normal and uniform numbers, and by how much a point is outside."""
-
-    name: str
-    project: Callable[[Any], Any]
-    points: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    outside: Callable[[Any], Any]
-    is_convex: bool = True
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def _shares(z):
-    return np.abs(z) / np.abs(z).sum(-1, keepdims=True)
-
-
-def _directions(z):
-    return z / np.linalg.norm(z, axis=-1, keepdims=True)
-
-
-def _onto_plane(z):
-    return z + ((0.7 - z @ A) / (A @ A))[:, None] * A
-
-
-SETS = (
-    Set("non_negative", p.projection_non_negative, lambda z, u: np.abs(z), lambda x: jnp.max(-x)),
-    Set(
-        "box",
-        lambda x: p.projection_box(x, -0.5, jnp.asarray(A) ** 2),
-        lambda z, u: -0.5 + u * (A**2 + 0.5),
-        lambda x: jnp.max(jnp.maximum(-0.5 - x, x - A**2)),
-    ),
-    Set("hypercube", p.projection_hypercube, lambda z, u: u, lambda x: jnp.max(jnp.maximum(-x, x - 1))),
-    Set(
-        "linf_ball",
-        lambda x: p.projection_linf_ball(x, 0.5),
-        lambda z, u: u - 0.5,
-        lambda x: jnp.max(jnp.abs(x)) - 0.5,
-    ),
-    Set(
-        "simplex",
-        lambda x: p.projection_simplex(x, 2.0),
-        lambda z, u: 2 * _shares(z),
-        lambda x: jnp.maximum(jnp.max(-x), jnp.abs(jnp.sum(x) - 2)),
-    ),
-    Set(
-        "l1_ball",
-        lambda x: p.projection_l1_ball(x, 2.0),
-        lambda z, u: 2 * u[:, :1] * _shares(z) * np.sign(z),
-        lambda x: jnp.sum(jnp.abs(x)) - 2,
-    ),
-    Set(
-        "l1_sphere",
-        lambda x: p.projection_l1_sphere(x, 2.0),
-        lambda z, u: 2 * _shares(z) * np.sign(z),
-        lambda x: jnp.abs(jnp.sum(jnp.abs(x)) - 2),
-        is_convex=False,
-    ),
-    Set(
-        "l2_ball",
-        lambda x: p.projection_l2_ball(x, 1.5),
-        lambda z, u: 1.5 * u[:, :1] * _directions(z),
-        lambda x: jnp.linalg.norm(x) - 1.5,
-    ),
-    Set(
-        "l2_sphere",
-        lambda x: p.projection_l2_sphere(x, 1.5),
-        lambda z, u: 1.5 * _directions(z),
-        lambda x: jnp.abs(jnp.linalg.norm(x) - 1.5),
-        is_convex=False,
-    ),
-    Set(
-        "vector",
-        lambda x: p.projection_vector(x, jnp.asarray(A)),
-        lambda z, u: z[:, :1] * A,
-        lambda x: jnp.linalg.norm(x - x[0] / A[0] * A),
-    ),
-    Set(
-        "hyperplane",
-        lambda x: p.projection_hyperplane(x, jnp.asarray(A), 0.7),
-        lambda z, u: _onto_plane(z),
-        lambda x: jnp.abs(x @ jnp.asarray(A) - 0.7),
-    ),
-    Set(
-        "halfspace",
-        lambda x: p.projection_halfspace(x, jnp.asarray(A), 0.7),
-        lambda z, u: _onto_plane(z) - u[:, :1] * A,
-        lambda x: x @ jnp.asarray(A) - 0.7,
-    ),
-)
-
-
-@pytest.mark.parametrize("of", SETS, ids=str)
-@pytest.mark.usefixtures("x64")
-def test_the_result_is_the_nearest_point(of: Set):
-    """P x is the point of a convex set nearest to x if and only if ⟨x - P x, z - P x⟩ ≤ 0 for all z of the set."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(100, N)) * rng.choice([0.1, 1, 10], size=(100, 1))
-    z = of.points(rng.normal(size=(200, N)), rng.uniform(size=(200, N)))
-
-    def project(x):
-        y = of.project(x)
-        return y, of.project(y), of.outside(y)
-
-    (y, twice, outside), of_points = jax.jit(lambda x, z: (jax.vmap(project)(x), jax.vmap(of.outside)(z)))(x, z)
-    y, twice = np.asarray(y), np.asarray(twice)
-    assert np.max(outside) < 1e-12
-    assert np.max(of_points) < 1e-12
-    np.testing.assert_allclose(twice, y, atol=1e-13)
-    if of.is_convex:
-        obtuse = np.einsum("in,ijn->ij", x - y, z - y[:, None])
-        assert np.max(obtuse) < 1e-11
-        moved, apart = np.linalg.norm(y[1:] - y[:-1], axis=-1), np.linalg.norm(x[1:] - x[:-1], axis=-1)
-        assert np.all(moved <= apart * (1 + 1e-12))
-    else:
-        distances = np.linalg.norm(x[:, None] - z, axis=-1)
-        assert np.all(np.linalg.norm(x - y, axis=-1, keepdims=True) <= distances * (1 + 1e-12))
-
-
-@pytest.mark.usefixtures("x64")
-def test_the_simplex_by_quadratic_programming():
-    x = np.array([0.3, -1.0, 0.8, 0.7, 0.2])
-    solution = scipy.optimize.minimize(
-        lambda y: ((x - y) ** 2).sum(),
-        np.full(5, 0.2),
-        jac=lambda y: 2 * (y - x),
-        bounds=[(0, None)] * 5,
-        constraints={"type": "eq", "fun": lambda y: y.sum() - 1},
-        tol=1e-14,
-    )
-    np.testing.assert_allclose(jax.jit(p.projection_simplex)(x), solution.x, atol=1e-7)
-
-
-# --- Trees ---------------------------------------------------------------------------------------
 
 
 def _tree(x: Any) -> dict[str, Any]:
-    return {"w": x[:4].reshape(2, 2), "none": None, "b": (x[4], x[5:5], x[5:])}
+    """A matrix of three rows as leaves of several shapes, one of which is empty and one absent."""
+    return {"w": x[:2], "none": None, "b": (x[2, 0], x[2, 1:1], x[2, 1:])}
 
 
-@pytest.mark.parametrize("of", SETS, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.usefixtures("x64")
-def test_a_tree_is_one_vector(of: Set):
+def test_a_tree_is_one_vector(case: Case):
     """All leaves together are projected, whatever their shapes; a tree of bounds, or of `a`, has its structure."""
-    trees = {
-        "box": lambda x: p.projection_box(x, -0.5, _tree(jnp.asarray(A) ** 2)),
-        "vector": lambda x: p.projection_vector(x, _tree(A)),
-        "hyperplane": lambda x: p.projection_hyperplane(x, _tree(A), 0.7),
-        "halfspace": lambda x: p.projection_halfspace(x, _tree(A), 0.7),
-    }
-    x = np.random.default_rng(1).normal(size=N)
-    project = trees.get(of.name, of.project)
-    expected, actual = jax.jit(lambda x: (_tree(of.project(x)), project(_tree(x))))(x)
+    arguments = {name: jnp.asarray(x) for name, x in case.make().items()}
+    shape = arguments[case.floats[0]].shape
+    trees = {name: _tree(jnp.broadcast_to(x, shape)) if x.ndim else x for name, x in arguments.items()}
+    expected, actual = jax.jit(lambda: (_tree(case.function(**arguments)), case.function(**trees)))()
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-14, atol=1e-15), actual, expected)
 
 
 def test_the_leaves_keep_their_dtypes():
-    tree = {"a": jnp.array([0.3, 2.0], jnp.bfloat16), "b": jnp.array(1.5), "c": jnp.array([0.1], jnp.float16), "d": 0.5}
-    dtypes = {"a": jnp.bfloat16, "b": jnp.float32, "c": jnp.float16, "d": jnp.float32}
+    """Beside wider bounds and scales; and the entries of a simplex still sum to one."""
+    tree = {"a": jnp.array([0.3, 2.0], jnp.bfloat16), "b": jnp.array(1.5), "c": jnp.array([0.1], jnp.float16)}
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
 
     @jax.jit
     def project(tree):
         return [
+            p.projection_simplex(tree, jnp.float64(1)),
             p.projection_non_negative(tree),
             p.projection_box(tree, jax.tree.map(np.negative, wide), np.float64(1)),
             p.projection_linf_ball(tree, np.float64(1)),
-            p.projection_simplex(tree, jnp.float64(1)),
             p.projection_l1_ball(tree, jnp.float64(1)),
             p.projection_l2_ball(tree, jnp.float64(1)),
             p.projection_halfspace(tree, wide, 1),
@@ -202,11 +57,8 @@ def test_the_leaves_keep_their_dtypes():
     with jax.enable_x64(True):
         results = project(tree)
     for result in results:
-        assert {name: x.dtype for name, x in result.items() if name != "d"} == {
-            name: dtype for name, dtype in dtypes.items() if name != "d"
-        }
-    simplex = jax.tree.map(lambda x: np.asarray(x, np.float64), results[3])
-    np.testing.assert_allclose(sum(x.sum() for x in simplex.values()), 1, rtol=1e-2)
+        assert [x.dtype for x in result.values()] == [x.dtype for x in tree.values()]
+    np.testing.assert_allclose(sum(np.asarray(x, np.float64).sum() for x in results[0].values()), 1, rtol=1e-2)
 
 
 def test_a_number_bounds_all_leaves():
@@ -382,18 +234,11 @@ def test_a_zero_vector_defines_no_plane():
 
 def test_a_set_may_be_a_single_point():
     """The numbers are known here, so they are checked; a radius of zero, and a box whose bounds are equal, are fine."""
-    of_radius = (
-        p.projection_hypercube,
-        p.projection_linf_ball,
-        p.projection_simplex,
-        p.projection_l1_ball,
-        p.projection_l1_sphere,
-        p.projection_l2_ball,
-        p.projection_l2_sphere,
-    )
+    names = "hypercube", "linf_ball", "simplex", "l1_ball", "l1_sphere", "l2_ball", "l2_sphere"
+    projections = [getattr(p, f"projection_{name}") for name in names]
     x = np.array([0.5, -2.0], np.float32)
-    *found, boxed = jax.jit(lambda x: [*(project(x, 0.0) for project in of_radius), p.projection_box(x, 3.0, 3.0)])(x)
-    np.testing.assert_array_equal(found, np.zeros((len(of_radius), 2)))
+    *found, boxed = jax.jit(lambda x: [*(project(x, 0.0) for project in projections), p.projection_box(x, 3.0, 3.0)])(x)
+    np.testing.assert_array_equal(found, np.zeros((len(names), 2)))
     np.testing.assert_array_equal(boxed, [3, 3])
 
 
@@ -424,55 +269,29 @@ def test_a_nan_is_seen():
 
 # --- Error messages ------------------------------------------------------------------------------
 
-PAIR = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
 
-
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (
-            lambda: p.projection_simplex({"w": [jnp.ones(2), jnp.arange(3)]}),
-            "`projection_simplex(tree.w.1=...)` must hold floats, got an array of dtype int32 and shape (3,). If that "
-            "is intended, convert it: `tree.w.1.astype(jnp.float32)`.",
-        ),
-        (
-            lambda: p.projection_l1_ball({"w": jnp.ones(2), "f": jnp.tanh}),
-            "`projection_l1_ball(tree=...)` must be a tree of arrays, got an object of type `PjitFunction` at `f`. "
-            "`eqx.filter(tree, eqx.is_inexact_array)` keeps the arrays of a model.",
-        ),
-        (
-            lambda: p.projection_l2_ball(PAIR, PAIR["b"]),
-            "`projection_l2_ball` needs `scale` to be a scalar, got an array of shape (3,).",
-        ),
-        (
-            lambda: p.projection_box(PAIR, {"w": 0}, 1),
-            "`projection_box` needs `lower` to be a number or a tree of the same structure as `tree`, which has the "
-            "leaves `b`, `w`; got `w`.",
-        ),
-        (
-            lambda: p.projection_box(PAIR, 0, {"w": jnp.ones(2), "b": 1}),
-            "`projection_box` needs `upper` of shapes that broadcast to those of `tree`, got (2,) and (2, 3) at `w`.",
-        ),
-        (
-            lambda: p.projection_hyperplane(PAIR, {"w": jnp.ones((2, 3))}, 1),
-            "`projection_hyperplane` needs `a` to be a tree of the same structure as `x`, which has the leaves `b`, "
-            "`w`; got `w`.",
-        ),
-        (
-            lambda: p.projection_vector(PAIR, {"w": jnp.ones((2, 3)), "b": jnp.ones(1)}),
-            "`projection_vector` needs `a` of shapes equal to those of `x`, got (1,) and (3,) at `b`.",
-        ),
-        (
-            lambda: p.projection_halfspace(PAIR, PAIR, jnp.ones(3)),
-            "`projection_halfspace` needs `b` to be a scalar, got an array of shape (3,).",
-        ),
-        (lambda: p.projection_simplex(PAIR, -1), "`projection_simplex(scale=...)` must not be negative."),
-        (lambda: p.projection_box(PAIR, 1, 0.5), "`projection_box` needs `lower <= upper` in every entry."),
-    ],
-)
-def test_error_messages(call, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        call()
+def test_what_does_not_fit_is_refused():
+    pair = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
+    with refused("`projection_simplex(tree.w.1=...)` must hold floats, got ", "`tree.w.1.astype(jnp.float32)`."):
+        p.projection_simplex({"w": [jnp.ones(2), jnp.arange(3)]})
+    with refused("`projection_l1_ball(tree=...)` must be a tree of arrays, got ", "at `f`. `eqx.filter(tree, "):
+        p.projection_l1_ball({"w": jnp.ones(2), "f": jnp.tanh})
+    with refused("`projection_l2_ball` needs `scale` to be a scalar, got an array of shape (3,)."):
+        p.projection_l2_ball(pair, pair["b"])
+    with refused("a number or a tree of the same structure as `tree`, which has the leaves `b`, `w`; got `w`."):
+        p.projection_box(pair, {"w": 0}, 1)
+    with refused("`upper` of shapes that broadcast to those of `tree`, got (2,) and (2, 3) at `w`."):
+        p.projection_box(pair, 0, {"w": jnp.ones(2), "b": 1})
+    with refused("`a` to be a tree of the same structure as `x`, which has the leaves `b`, `w`; got `w`."):
+        p.projection_hyperplane(pair, {"w": pair["w"]}, 1)
+    with refused("`projection_vector` needs `a` of shapes equal to those of `x`, got (1,) and (3,) at `b`."):
+        p.projection_vector(pair, {**pair, "b": jnp.ones(1)})
+    with refused("`projection_halfspace` needs `b` to be a scalar, got an array of shape (3,)."):
+        p.projection_halfspace(pair, pair, jnp.ones(3))
+    with refused("`projection_simplex(scale=...)` must not be negative."):
+        p.projection_simplex(pair, -1)
+    with refused("`projection_box` needs `lower <= upper` in every entry."):
+        p.projection_box(pair, 1, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ class Case:
         numbers: other arrays of floats that the function is differentiated by.
         batched: the arrays whose first axis is that of the examples, which may be empty and which `vmap` may map over.
         misfits: for each of these arguments, a shape that does not fit the others.
+        said_of_labels: what `checkify` says where one of `labels` is no class, whose loss is NaN.
         is_smooth: whether the derivatives exist around these arguments and can be compared with differences.
         exemptions: laws that cannot hold, and the reason.
     """
@@ -42,6 +43,7 @@ class Case:
     numbers: tuple[str, ...] = ()
     batched: tuple[str, ...] = ()
     misfits: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    said_of_labels: str = ""
     is_smooth: bool = True
     exemptions: Mapping[str, str] = field(default_factory=dict)
 

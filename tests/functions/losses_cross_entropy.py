@@ -102,7 +102,7 @@ CASES = (
     *_dense(losses.poly_loss_cross_entropy, _poly, optax.losses.poly_loss_cross_entropy),
     Case(
         losses.poly_loss_cross_entropy,
-        lambda rng: {**_probabilities(5, 3, 4)(rng), "axis": (0, 2), "epsilon": rng.normal(size=3)},
+        lambda rng: {**_probabilities(5, 3, 4)(rng), "axis": (0, 2), "epsilon": rng.normal(size=(2, 3))},
         _poly,
         optax.losses.poly_loss_cross_entropy,
         "epsilon",
@@ -118,6 +118,7 @@ CASES = (
         **LOGITS,
         batched=("logits", "labels"),
         misfits={"labels": (5, 1)},
+        said_of_labels="needs `labels` from 0 to 3, one of the 4 classes in `logits`.",
     ),
     Case(
         losses.softmax_cross_entropy_with_integer_labels,
@@ -162,7 +163,7 @@ CASES = (
     Case(losses.sigmoid_focal_loss, _yes_or_no(5, 4), _focal, optax.losses.sigmoid_focal_loss, **DENSE, **BOTH),
     Case(
         losses.sigmoid_focal_loss,
-        _with(_yes_or_no(5, 4), alpha=np.array(0.25), gamma=np.array([0.5, 1.0, 2.0, 3.5])),
+        _with(_yes_or_no(5, 4), alpha=np.array(0.25), gamma=np.array([0.0, 1.0, 2.0, 3.5])),
         _focal,
         optax.losses.sigmoid_focal_loss,
         "alpha and gamma",

@@ -75,12 +75,13 @@ def _other_blank(rng):
     return {**arguments, "labels": (arguments["labels"] + 2) % 3, "blank_id": 2}
 
 
-def _cases(function, oracle, twin, exemptions):
+def _cases(function, oracle, twin, exemptions, said_of_labels=""):
     common = {
         "floats": ("logits",),
         "batched": ("logits", "logit_paddings", "labels", "label_paddings"),
         "misfits": {"logits": (4, 5), "logit_paddings": (4, 3), "labels": (2, 3), "label_paddings": (4, 2)},
         "exemptions": exemptions,
+        "said_of_labels": said_of_labels,
     }
     return (
         Case(function, _arguments, oracle, twin, **common),
@@ -89,7 +90,13 @@ def _cases(function, oracle, twin, exemptions):
 
 
 CASES = (
-    *_cases(losses.ctc_loss, lambda **arguments: _forward_probs(**arguments)[0], optax.ctc_loss, {}),
+    *_cases(
+        losses.ctc_loss,
+        lambda **arguments: _forward_probs(**arguments)[0],
+        optax.ctc_loss,
+        {},
+        "`ctc_loss(labels=...)` must hold classes from 0 to 2 other than 0, the blank, wherever",
+    ),
     *_cases(
         losses.ctc_loss_with_forward_probs,
         _forward_probs,

@@ -39,6 +39,7 @@ CASES = (
         floats=("scores",),
         batched=("scores", "labels"),
         misfits={"labels": (5, 1)},
+        said_of_labels="`multiclass_sparsemax_loss(labels=...)` must hold class indices from 0 to 3.",
     ),
     Case(
         losses.multiclass_sparsemax_loss,

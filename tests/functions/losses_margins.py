@@ -42,6 +42,7 @@ def _of_labels(function, margin, twin):
         floats=("scores",),
         batched=("scores", "labels"),
         misfits={"labels": (5, 1)},
+        said_of_labels=f"`{function.__name__}(labels=...)` must hold class indices from 0 to 3.",
     )
 
 

@@ -27,7 +27,7 @@ def _cosine(predictions, targets, epsilon=0.0, axis=-1, where=True):
 
 
 def _of_vectors(function, oracle, twin):
-    common = {"floats": ("predictions", "targets"), "misfits": {"targets": (5, 3)}}
+    common = {"floats": ("predictions", "targets")}
 
     exemptions = {"examples": "the mask is one of entries"}
 
@@ -38,8 +38,18 @@ def _of_vectors(function, oracle, twin):
         return {**_pair(5, 3, 4)(rng), "axis": (0, 2)}
 
     return (
-        Case(function, _pair(5, 4), oracle, twin, batched=("predictions", "targets"), **common),
-        Case(function, masked, oracle, twin, "where", numbers=("epsilon",), exemptions=exemptions, **common),
+        Case(function, _pair(5, 4), oracle, twin, batched=common["floats"], misfits={"targets": (5, 3)}, **common),
+        Case(
+            function,
+            masked,
+            oracle,
+            twin,
+            "where",
+            numbers=("epsilon",),
+            exemptions=exemptions,
+            misfits={"epsilon": (4,)},
+            **common,
+        ),
         Case(function, axes, oracle, twin, "axes", **common),
     )
 
@@ -69,12 +79,13 @@ CASES = (
     *_of_errors(losses.huber_loss, _huber, optax.huber_loss),
     Case(
         losses.huber_loss,
-        lambda rng: {**_pair(5, 4)(rng), "delta": np.array(0.3)},
+        lambda rng: {**_pair(5, 4)(rng), "delta": np.array([[0.3, 0.2, 1.0, 0.5]])},
         _huber,
         optax.huber_loss,
         "delta",
         floats=("predictions",),
         numbers=("targets", "delta"),
+        misfits={"delta": (2, 5, 4)},
     ),
     *_of_errors(losses.log_cosh, _of_error(lambda e: np.log(np.cosh(e))), optax.log_cosh),
     *_of_vectors(losses.cosine_similarity, _cosine, optax.cosine_similarity),

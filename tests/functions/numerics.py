@@ -34,14 +34,6 @@ CASES = (
     Case(numerics.safe_norm, _whole("min_norm"), _norm, optax.safe_norm, "whole", **_COMMON),
     Case(numerics.safe_norm, _of_rows(ord=3, keepdims=True), _norm, optax.safe_norm, "cubes", **_COMMON),
     Case(
-        numerics.safe_norm,
-        lambda rng: {"x": rng.normal(size=(2, 4, 3)), "min_norm": np.array(2.9), "ord": "nuc", "axis": (2, 1)},
-        _norm,
-        optax.safe_norm,
-        "nuclear",
-        **_COMMON,
-    ),
-    Case(
         numerics.safe_root_mean_squares,
         _whole("min_rms"),
         _rms,
