@@ -1,12 +1,8 @@
-"""Facts about numbers: precision, retracing, sweeps and hypergradients."""
+"""Facts about numbers: precision, hypergradients, leaves in groups, complex gradients."""
 
 from collections.abc import Callable
 from typing import Any
 
-import chex
-import equinox as eqx
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -15,7 +11,6 @@ import pytest
 
 import modulax as mx
 from modulax import schedules
-from modulax.testing import default_params
 
 # --- Low precision ---------------------------------------------------------------------------------
 
@@ -66,151 +61,7 @@ def test_the_global_norm_does_not_overflow_in_float16():
     np.testing.assert_allclose(u, 0.5, rtol=1e-3)
 
 
-def test_a_dtype_of_the_state_is_kept():
-    w = jnp.ones((2,), jnp.bfloat16)
-    state = mx.AdamW(1e-2, mu_dtype=jnp.float32).init(w)
-    assert state.inner["scale_by_adam"].mu.dtype == jnp.float32
-    state = mx.AdamW(1e-3, mu_dtype=jnp.bfloat16).init(jnp.ones(2))
-    assert state.inner["scale_by_adam"].mu.dtype == jnp.bfloat16
-    state = mx.SGD(1e-2, 0.9, accumulator_dtype=jnp.float32).init(w)
-    assert state.inner["trace"].trace.dtype == jnp.float32
-    state = mx.MultiSteps(mx.SGD(0.1), 2, accumulator_dtype=jnp.bfloat16).init(jnp.ones(2))
-    assert state.acc_grads.dtype == jnp.bfloat16
-
-
-# --- Updates of any size ---------------------------------------------------------------------------
-
-ANY = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([0.0, -0.0, 1e-45, 1e-38, 1.0, -1e30])
-SHAPE_KEEPERS = {
-    "AdamW": mx.AdamW(0.1),
-    "NAdam": mx.NAdam(0.1),
-    "RMSProp": mx.RMSProp(0.1, centered=True),
-    "Lion": mx.Lion(0.1),
-    "clipped": mx.Chain(mx.ClipByGlobalNorm(1.0), mx.Clip(0.5), mx.Ema(0.9)),
-}
-
-
-@pytest.mark.parametrize("name", SHAPE_KEEPERS)
-@hypothesis.given(first=st.lists(ANY, min_size=3, max_size=3), second=st.lists(ANY, min_size=3, max_size=3))
-@hypothesis.settings(max_examples=60)
-def test_any_finite_update_gives_a_finite_one(name: str, first: list[float], second: list[float]):
-    transform, w = SHAPE_KEEPERS[name], jnp.ones(3)
-    state = transform.init(w)
-    for g in (first, second):
-        u, state = transform.update(jnp.asarray(g, jnp.float32), state, w)
-        chex.assert_tree_all_finite(u)
-
-
-# --- Retracing -------------------------------------------------------------------------------------
-
-
-def _random_changes(transform: Any, count: int) -> list[Any]:
-    """The transform with one random number after the other changed, as floats and as arrays."""
-    random = np.random.default_rng(0)
-    kinds = (float, np.float32, lambda x: np.asarray(x, np.float32), lambda x: jnp.asarray(x, jnp.float32))
-    names = list(transform.hyperparameters())
-    changed = []
-    for i in range(count):
-        name, value = random.choice(names), random.uniform(0.1, 0.9)
-        transform = transform.replace(**{str(name): kinds[i % len(kinds)](value)})
-        changed.append(transform)
-    return changed
-
-
-class Probe(mx.AbstractTransform):
-    """Counts how often it is traced."""
-
-    calls: list[str] = eqx.field(static=True)
-    factor: Any = mx.number(1.0)
-
-    def init(self, params: Any) -> mx.EmptyState:
-        del params
-        return mx.EmptyState()
-
-    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del params, extra
-        self.calls.append("update")
-        return jtu.tree_map(lambda g: self.factor * g, updates), state
-
-
-class Calls(list[str]):
-    """A list that can be a static field."""
-
-    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-def test_a_hundred_changes_are_one_trace():
-    calls = Calls()
-    transform = mx.Chain(Probe(calls), mx.AdamW(1e-3), mx.Trace(0.9))
-    params = default_params()
-    state = transform.init(params)
-    for changed in _random_changes(transform, 100):
-        _, state = changed.update(params, state, params)
-    assert len(calls) == 1
-
-
-def test_a_hundred_changes_are_one_trace_in_a_jitted_step():
-    calls = Calls()
-    transform = mx.Chain(Probe(calls), mx.AdamW(schedules.Linear(0.1, 0.2, 10)))
-    params = default_params()
-
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def step(transform: Any, grads: Any, state: Any, params: Any) -> Any:
-        return transform.step(grads, state, params)
-
-    state = transform.init(params)
-    for changed in _random_changes(transform, 100):
-        params, state = step(changed, params, state, params)
-    assert len(calls) == 1
-
-
-# --- Sweeps ----------------------------------------------------------------------------------------
-
-
-def _loss(params: Any) -> jax.Array:
-    return sum((jnp.sum((p - 0.5) ** 2) for p in jtu.tree_leaves(params)), jnp.zeros(()))
-
-
-def _train(transform: Any, steps: int = 20) -> Any:
-    def body(carry: Any, _: None) -> Any:
-        params, state = carry
-        return transform.step(jax.grad(_loss)(params), state, params), None
-
-    params = default_params()
-    return jax.lax.scan(body, (params, transform.init(params)), length=steps)[0][0]
-
-
-@pytest.mark.parametrize("make", [mx.AdamW, mx.SGD, lambda lr: mx.Chain(mx.Clip(1.0), mx.Lion(lr))])
-def test_a_sweep_is_a_loop(make: Callable[[Any], Any]):
-    rates = jnp.geomspace(1e-4, 1e-1, 5)
-    swept = eqx.filter_jit(eqx.filter_vmap(_train))(eqx.filter_vmap(make)(rates))
-    for i, rate in enumerate(np.asarray(rates)):
-        one = eqx.filter_jit(_train)(make(float(rate)))
-        for a, d in zip(jtu.tree_leaves(swept), jtu.tree_leaves(one), strict=True):
-            np.testing.assert_allclose(a[i], d, rtol=1e-6)
-
-
-def test_a_sweep_over_a_schedule():
-    """Any number of any schedule can be swept."""
-
-    def make(peak: Any) -> Any:
-        return mx.SGD(schedules.WarmupCosineDecay(0.0, peak, 5, 20))
-
-    peaks = jnp.asarray([0.01, 0.1])
-    swept = eqx.filter_vmap(_train)(eqx.filter_vmap(make)(peaks))
-    one = _train(make(0.1))
-    np.testing.assert_allclose(swept["dense"]["bias"][1], one["dense"]["bias"], rtol=1e-6)
-    assert not np.allclose(swept["dense"]["bias"][0], one["dense"]["bias"])
-
-
 # --- Hypergradients --------------------------------------------------------------------------------
-
-NAMES = ("learning_rate", "b1", "b2", "eps", "weight_decay")
 
 
 def _hyper_loss(numbers: Any, make: Callable[..., Any]) -> jax.Array:
@@ -230,29 +81,16 @@ def _hyper_loss(numbers: Any, make: Callable[..., Any]) -> jax.Array:
     return loss(params) + jnp.sum(params["unused"] ** 2)
 
 
-def _adamw(lr: Any, b1: Any, b2: Any, eps: Any, decay: Any) -> Any:
-    return mx.AdamW(lr, b1, b2, eps, weight_decay=decay)
-
-
-def _scheduled(peak: Any, warmup: Any, end: Any) -> Any:
-    return mx.AdamW(schedules.WarmupCosineDecay(0.0, peak, warmup, 30, end))
-
-
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "make, numbers",
-    [
-        pytest.param(_adamw, (0.02, 0.9, 0.99, 1e-3, 0.1), id="adamw"),
-        pytest.param(_scheduled, (0.05, 4.5, 0.01), id="schedule"),
-    ],
-)
-def test_hypergradients_are_right(make: Callable[..., Any], numbers: tuple[float, ...]):
-    value = jax.jit(lambda v: _hyper_loss(tuple(v), make))
-    gradient = np.asarray(jax.jit(jax.grad(lambda v: _hyper_loss(tuple(v), make)))(np.asarray(numbers)))
-    chex.assert_tree_all_finite(gradient)
+def test_hypergradients_through_a_schedule_are_right():
+    def scheduled(peak: Any, warmup: Any, end: Any) -> Any:
+        return mx.AdamW(schedules.WarmupCosineDecay(0.0, peak, warmup, 30, end))
+
+    numbers = np.asarray([0.05, 4.5, 0.01])
+    value = jax.jit(lambda v: _hyper_loss(tuple(v), scheduled))
+    gradient = np.asarray(jax.jit(jax.grad(value))(numbers))
     for i, x in enumerate(numbers):
-        h = np.zeros(len(numbers))
-        h[i] = 1e-5 * x
+        h = 1e-5 * x * np.eye(len(numbers))[i]
         difference = (value(numbers + h) - value(numbers - h)) / (2 * h[i])
         np.testing.assert_allclose(gradient[i], difference, rtol=1e-5)
 

@@ -169,10 +169,7 @@ def test_boundaries():
     assert [float(piecewise(t)) for t in (2, 3, 4)] == [1, 0.5, 0.5]
     join = schedules.Join([1.0, schedules.Linear(5.0, 6.0, 2)], [3])
     assert [float(join(t)) for t in (2, 3, 4, 5, 6)] == [1, 5, 5.5, 6, 6]
-    warmup = schedules.WarmupCosineDecay(0.0, 1.0, 0, 10)
-    assert warmup(0) == 1  # no warm-up: no division by zero either
-    assert schedules.CosineDecay(1.0, 10, 0.25)(10) == 0.25
-    assert schedules.CosineDecay(1.0, 10, 0.25)(10_000) == 0.25
+    assert schedules.WarmupCosineDecay(0.0, 1.0, 0, 10)(0) == 1  # no warm-up: no division by zero either
 
 
 def test_a_schedule_of_schedules():
