@@ -1,6 +1,5 @@
 """What programs put around an optimizer: JAX's transformations, schedules, searches, and parameters of every kind."""
 
-import dataclasses
 import functools
 import types
 import warnings
@@ -41,39 +40,20 @@ def mesh() -> Mesh:
 
 
 idioms(
-    jit_of_update=lambda o: jax.jit(o.adam(0.1).update)(GRADS, o.adam(0.1).init(PARAMS), PARAMS),
-    jit_of_init=lambda o: jax.jit(o.adam(0.1).init)(PARAMS),
-    jit_of_both=lambda o: jax.jit(lambda p: take(o.adam(0.1), params=p))(PARAMS),
     jit_of_a_partial=lambda o: jax.jit(functools.partial(o.adam(0.1).update, params=PARAMS))(
         GRADS, o.adam(0.1).init(PARAMS)
     ),
     scan=lambda o: jax.jit(lambda: scanned(o, o.sgd(0.1, 0.9)))(),
-    scan_outside_jit=lambda o: scanned(o, o.sgd(0.1, 0.9, nesterov=True)),
-    fori_loop=lambda o: jax.lax.fori_loop(
-        0, 3, lambda i, c: stepping(o, o.sgd(0.1))(c)[0], (PARAMS, o.sgd(0.1).init(PARAMS))
-    ),
-    while_loop=lambda o: jax.lax.while_loop(
-        lambda c: loss(c[0]) > 1.0, lambda c: stepping(o, o.sgd(0.1))(c)[0], (PARAMS, o.sgd(0.1).init(PARAMS))
-    ),
     cond=lambda o: jax.lax.cond(
         jnp.asarray(True),
         lambda s: o.adam(0.1).update(GRADS, s, PARAMS),
         lambda s: (GRADS, s),
         o.adam(0.1).init(PARAMS),
     ),
-    switch_of_rates=lambda o: jax.lax.switch(
-        1, [lambda s, r=r: o.sgd(r).update(GRADS, s)[0] for r in (0.1, 0.5)], o.sgd(0.1).init(PARAMS)
-    ),
-    vmap=lambda o: jax.vmap(lambda p, g: take(o.adam(0.1), params=p, grads=g))(*STACKED),
     vmap_of_methods=lambda o: jax.vmap(o.adam(0.1).update)(STACKED[1], jax.vmap(o.adam(0.1).init)(STACKED[0])),
-    vmap_over_rates=lambda o: jax.vmap(lambda rate: take(o.sgd(rate, 0.9))[0])(jnp.asarray([0.1, 0.2])),
     traced_rate=lambda o: jax.jit(lambda rate: take(o.adamw(rate, weight_decay=rate))[0])(0.1),
     gradient_of_the_rate=lambda o: jax.jit(jax.grad(lambda rate: loss(o.apply_updates(PARAMS, take(o.sgd(rate))[0]))))(
         0.1
-    ),
-    gradient_through_steps=lambda o: jax.jit(jax.grad(lambda p: loss(take(o.sgd(0.1, 0.9), grads=p)[0])))(PARAMS),
-    shapes_of_a_state=lambda o: jax.tree.map(
-        lambda x: (x.shape, x.dtype.name), jax.eval_shape(o.adam(0.1).init, PARAMS)
     ),
     shapes_of_abstract_params=lambda o: jax.tree.map(
         lambda x: x.shape,
@@ -87,7 +67,6 @@ idioms(
     inputs_of_a_program=lambda o: len(
         jax.make_jaxpr(o.adam(0.1).update)(GRADS, o.adam(0.1).init(PARAMS), PARAMS).jaxpr.invars
     ),
-    checkpointed=lambda o: jax.checkpoint(lambda p: take(o.sgd(0.1), params=p)[0])(PARAMS),
     without_params=lambda o: o.adam(0.1).update(GRADS, o.adam(0.1).init(PARAMS)),
     params_by_name=lambda o: o.adamw(0.1).update(updates=GRADS, state=o.adamw(0.1).init(PARAMS), params=PARAMS),
     params_as_none=lambda o: o.adam(0.1).update(GRADS, o.adam(0.1).init(params=PARAMS), None),
@@ -115,17 +94,6 @@ def donated(o: Any) -> Any:
 
 
 @idiom
-def shardings_by_tree(o: Any) -> Any:
-    tx = o.adam(0.1)
-    here = mesh()
-    shardings = jax.tree.map(
-        lambda x: NamedSharding(here, PartitionSpec("x") if x.ndim == 2 else PartitionSpec()), tx.init(PARAMS)
-    )
-    state = jax.jit(tx.init, out_shardings=shardings)(PARAMS)
-    return [str(x.sharding.spec) for x in jax.tree.leaves(state)], state
-
-
-@idiom
 def shardings_by_prefix(o: Any) -> Any:
     tx = o.adam(0.1)
     everywhere = NamedSharding(mesh(), PartitionSpec())
@@ -140,13 +108,6 @@ def shardings_by_class(o: Any) -> Any:
     like = {"b": one, "w": cut}
     state = jax.jit(tx.init, out_shardings=(o.ScaleByAdamState(one, like, like), o.EmptyState()))(PARAMS)
     return [str(x.sharding.spec) for x in jax.tree.leaves(state)]
-
-
-@idiom
-def state_of_params_on_a_mesh(o: Any) -> Any:
-    params = jax.device_put(PARAMS, NamedSharding(mesh(), PartitionSpec()))
-    grads = jax.device_put(GRADS, NamedSharding(mesh(), PartitionSpec()))
-    return jax.jit(lambda p, g: take(o.adam(0.1), params=p, grads=g))(params, grads)
 
 
 @idiom
@@ -175,64 +136,20 @@ def shard_map(o: Any) -> Any:
 
 # Schedules.
 idioms(
-    schedule_is_callable=lambda o: [callable(x) for x in (o.constant_schedule(0.1), o.cosine_decay_schedule(0.1, 10))],
-    schedule_over_steps=lambda o: [float(o.warmup_cosine_decay_schedule(0.0, 1.0, 3, 10)(i)) for i in range(0, 12, 3)],
-    schedule_of_an_array=lambda o: jax.jit(jax.vmap(o.linear_schedule(1.0, 0.0, 10)))(jnp.arange(4)),
-    schedule_of_a_range=lambda o: jax.jit(o.exponential_decay(1.0, 2, 0.5))(jnp.arange(4)),
-    schedule_in_a_program=lambda o: jax.jit(o.polynomial_schedule(1.0, 0.0, 2, 10))(3),
-    joined_schedules=lambda o: [
-        float(o.join_schedules([o.linear_schedule(0.0, 1.0, 4), lambda i: 0.5], [4])(i)) for i in (0, 2, 4, 9)
-    ],
     schedule_times_a_number=lambda o: take(o.sgd(lambda count: 2.0 * o.linear_schedule(0.1, 0.0, 10)(count)))[0],
-    piecewise_schedule=lambda o: [float(o.piecewise_constant_schedule(1.0, {2: 0.1, 4: 0.5})(i)) for i in (0, 2, 3, 5)],
     schedule_as_a_key=lambda o: {(s := o.constant_schedule(0.1)): 1}[s],
     schedule_or_number=lambda o: [callable(x) for x in (0.1, o.linear_schedule(0.1, 0.0, 10), o.sgd(0.1))],
-    rate_by_a_lambda=lambda o: take(o.adam(lambda count: 0.1 / (count + 1))),
-    rate_as_an_array=lambda o: take(o.adam(jnp.asarray(0.1)))[0],
     rate_as_numpy=lambda o: take(o.adam(np.float32(0.1)))[0],
     rate_as_an_integer=lambda o: take(o.sgd(1))[0],
-    rate_by_scale=lambda o: take(o.chain(o.scale_by_adam(), o.scale(-0.1))),
     rate_by_scale_by_schedule=lambda o: take(
         o.chain(o.scale_by_adam(), o.scale_by_schedule(lambda count: -0.1 * count))
     ),
     rate_logged=lambda o: o.linear_schedule(0.1, 0.0, 10)(take(o.sgd(o.linear_schedule(0.1, 0.0, 10)))[1][1].count),
     rate_without_sign=lambda o: take(o.scale_by_learning_rate(0.1, flip_sign=False))[0],
-    wrapped_schedule=lambda o: take(
-        o.inject_hyperparams(o.sgd)(o.schedules.WrappedSchedule(o.linear_schedule(0.1, 0.0, 10)))
-    ),
 )
 
 
 # Searches, and other ways to step.
-@idiom
-def lbfgs_loop(o: Any) -> Any:
-    tx = o.lbfgs()
-    value_and_grad = o.value_and_grad_from_state(loss)
-
-    def step(carry: Any) -> Any:
-        params, state = carry
-        value, grad = value_and_grad(params, state=state)
-        updates, state = tx.update(grad, state, params, value=value, grad=grad, value_fn=loss)
-        return o.apply_updates(params, updates), state
-
-    def goes_on(carry: Any) -> Any:
-        count, grad = o.tree.get(carry[1], "count"), o.tree.get(carry[1], "grad")
-        return (count == 0) | ((count < 3) & (o.tree.norm(grad) >= 1e-3))
-
-    params, state = jax.jit(lambda p: jax.lax.while_loop(goes_on, step, (p, tx.init(p))))(PARAMS)
-    return params, o.tree.get(state, "count"), kinds(state), isinstance(state[0], o.ScaleByLBFGSState)
-
-
-@idiom
-def fields_of_lbfgs(o: Any) -> Any:
-    return o.lbfgs().init(PARAMS)[0]._fields
-
-
-@idiom
-def fields_of_schedule_free(o: Any) -> Any:
-    return o.contrib.schedule_free_sgd(0.1).init(PARAMS)._fields
-
-
 @idiom
 def backtracking(o: Any) -> Any:
     tx = o.chain(o.sgd(1.0), o.scale_by_backtracking_linesearch(4))
@@ -257,32 +174,13 @@ idioms(
         params=o.LookaheadParams(PARAMS, PARAMS),
     ),
     lookahead=lambda o: take(o.lookahead(o.sgd(0.1), 2, 0.5), params=o.LookaheadParams.init_synced(PARAMS)),
-    plateau=lambda o: take(o.chain(o.sgd(0.1), o.contrib.reduce_on_plateau(patience=1, cooldown=0)), value=1.0, n=3),
-    accumulated=lambda o: take(o.apply_every(2)),
-    moving_average=lambda o: o.incremental_update(PARAMS, GRADS, 0.1),
-    periodic_copy=lambda o: o.periodic_update(PARAMS, GRADS, jnp.asarray(4), 2),
-    not_negative=lambda o: take(
-        o.chain(o.sgd(0.1), o.keep_params_nonnegative()), n=1, params=jax.tree.map(jnp.abs, PARAMS)
-    ),
     own_function_of_updates=lambda o: take(o.stateless(lambda u, p: jax.tree.map(jnp.sign, u))),
-    own_function_of_leaves=lambda o: take(o.stateless_with_tree_map(lambda u, p: u + p)),
-    conditional=lambda o: take(o.conditionally_transform(o.sgd(0.1), lambda step, **extra: step > 0), n=2),
-    stopped_gradient=lambda o: take(o.multi_transform({"slow": o.set_to_zero(), "fast": o.adam(0.1)}, LABELS)),
 )
 
 
 # Parameters of every kind.
 class Layer(NamedTuple):
     """Parameters in a named tuple."""
-
-    w: Any
-    b: Any
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["w", "b"], meta_fields=[])
-@dataclasses.dataclass
-class LayerData:
-    """Parameters in a dataclass."""
 
     w: Any
     b: Any
@@ -303,15 +201,9 @@ def on(tx: Any, params: Any, n: int = 2) -> Any:
 
 idioms(
     params_in_a_named_tuple=lambda o: on(o.adam(0.1), Layer(PARAMS["w"], PARAMS["b"])),
-    params_in_a_dataclass=lambda o: on(o.sgd(0.1, 0.9), LayerData(PARAMS["w"], PARAMS["b"]))[0].w,
-    params_in_a_list=lambda o: on(o.sgd(0.1, 0.9), [PARAMS["w"], (PARAMS["b"],)]),
     params_in_an_equinox_module=lambda o: (
         on(o.adam(0.1), eqx.filter(Linear(PARAMS["w"], PARAMS["b"]), eqx.is_array))[0].weight
     ),
-    one_array=lambda o: on(o.sgd(0.1, 0.9), PARAMS["b"]),
-    scalar=lambda o: on(o.adam(0.1), jnp.asarray(0.5)),
-    number=lambda o: on(o.adam(0.1), 0.5),
-    numbers=lambda o: on(o.adam(0.1), [0.5, {"a": 1.5}]),
     number_applied=lambda o: o.apply_updates(0.5, on(o.sgd(0.1), 0.5)[0]),
     updates_of_numbers=lambda o: o.apply_updates({"a": jnp.asarray(1.0)}, {"a": 0.5}),
     updates_of_integers=lambda o: o.apply_updates({"a": jnp.asarray(1.0)}, {"a": jnp.asarray(2)}),
@@ -322,13 +214,11 @@ idioms(
         {"a": 2, "b": jnp.arange(3)}, {"a": jnp.asarray(1.7), "b": jnp.ones(3) * 1.6}
     ),
     whole_number=lambda o: o.adam(0.1).init({"a": 1, "b": 2}),
-    integers=lambda o: take(o.sgd(0.1), params=jnp.arange(3), grads=jnp.ones(3))[0],
     integers_in_adam=lambda o: o.adam(0.1).init(jnp.arange(3)),
     numpy_arrays=lambda o: on(o.adam(0.1), jax.tree.map(np.asarray, PARAMS)),
     no_params=lambda o: on(o.adam(0.1), {}),
     none_among_params=lambda o: on(o.adam(0.1), {"b": PARAMS["b"], "n": None}),
     none_as_params=lambda o: kinds(o.sgd(0.1).init(None)),
-    empty_array=lambda o: on(o.sgd(0.1, 0.9), {"b": PARAMS["b"], "z": jnp.zeros((0, 3))}),
     complex_params=lambda o: o.adam(0.1).init(jnp.asarray([1.0 + 2.0j, -1.0j])),
     half_precision=lambda o: on(o.sgd(0.1, 0.9), jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS))[1],
     half_precision_with_moments=lambda o: on(o.adam(0.1, mu_dtype=jnp.float32), PARAMS["b"].astype(jnp.bfloat16), n=1)[
@@ -336,44 +226,22 @@ idioms(
     ],
     moments_in_half_precision=lambda o: on(o.adam(0.1, mu_dtype="bfloat16"), PARAMS)[1][0].mu,
     params_of_another_type=lambda o: error(lambda: o.adam(0.1).init({"a": "text"})),
-    updates_of_another_shape=lambda o: take(o.scale(2.0), grads=jax.tree.map(jnp.ravel, GRADS)),
     updates_of_a_part=lambda o: take(o.scale(2.0), grads={"w": GRADS["w"]}),
-    updates_of_another_shape_in_a_chain=lambda o: take(
-        o.chain(o.clip(1.0), o.scale(2.0)), grads=jax.tree.map(jnp.ravel, GRADS)
-    ),
     moments_of_another_shape=lambda o: o.trace(0.9).update(
         jax.tree.map(jnp.ravel, GRADS), o.trace(0.9).init(jax.tree.map(jnp.ravel, PARAMS)), PARAMS
     ),
-    updates_added=lambda o: jax.tree.map(lambda p, u: p + u, PARAMS, take(o.sgd(0.1))[0]),
     updates_that_are_none=lambda o: o.apply_updates({"a": PARAMS["b"], "n": None}, {"a": GRADS["b"], "n": None}),
-    clip_then_norm=lambda o: o.tree.norm(take(o.clip_by_global_norm(1.0))[0]),
 )
 
 
 # Masks and labels.
-def is_matrix(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.ndim(x) > 1, tree)
-
-
 idioms(
-    mask_by_a_function=lambda o: take(o.adamw(0.1, weight_decay=0.1, mask=is_matrix)),
-    mask_of_numbers=lambda o: take(o.adamw(0.1, weight_decay=0.1, mask={"b": 0, "w": 1})),
     mask_that_is_no_tree=lambda o: take(o.adamw(0.1, weight_decay=0.1, mask=types.MappingProxyType(MASK))),
     mask_of_numpy=lambda o: take(o.masked(o.sgd(0.1), {"b": np.bool_(False), "w": np.bool_(True)})),
     mask_by_prefix=lambda o: take(
         o.masked(o.sgd(0.1), {"a": True, "b": False}), params={"a": PARAMS, "b": PARAMS}, grads={"a": GRADS, "b": GRADS}
     )[0],
     mask_for_everything=lambda o: take(o.masked(o.sgd(0.1), True)),
-    mask_by_path=lambda o: take(
-        o.masked(
-            o.sgd(0.1), lambda p: jax.tree_util.tree_map_with_path(lambda path, x: "w" in jax.tree_util.keystr(path), p)
-        )
-    ),
-    masks_of_freezing=lambda o: take(
-        o.chain(o.masked(o.adam(0.1), MASK), o.masked(o.set_to_zero(), {"b": True, "w": False}))
-    ),
-    labels_by_a_function=lambda o: take(o.multi_transform({"slow": o.sgd(0.1), "fast": o.adam(0.1)}, lambda p: LABELS)),
-    labels_of_booleans=lambda o: take(o.partition({True: o.sgd(0.1), False: o.set_to_zero()}, is_matrix)),
     labels_of_integers=lambda o: take(o.partition({0: o.sgd(0.1), 1: o.adam(0.1)}, {"b": 0, "w": 1}))[0],
     labels_by_prefix=lambda o: take(
         o.multi_transform({"a": o.sgd(0.1), "b": o.set_to_zero()}, {"x": "a", "y": "b"}),
@@ -395,7 +263,6 @@ idioms(
             LABELS,
         )
     )[0],
-    freeze_by_the_name=lambda o: take(o.chain(o.sgd(0.1), o.freeze(MASK))),
 )
 
 
