@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 
@@ -30,8 +29,3 @@ def assert_same(found: Any, expected: Any, tolerance: float) -> None:
 def assert_learns(losses: Any, factor: float = 0.9) -> None:
     """Check that the last loss is below the first by a factor."""
     assert losses[-1] < factor * losses[0], f"the loss went from {losses[0]} to {losses[-1]}"
-
-
-def widened(tree: Any) -> Any:
-    """The parameters of a model in the default float dtype: Flax initializes in float32, also under x64."""
-    return jax.tree.map(lambda p: jnp.asarray(p, float), tree)
