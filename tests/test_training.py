@@ -1,14 +1,7 @@
-"""The training examples: real models, optax's loss curves, and runs that are interrupted or killed and go on."""
+"""The training examples: real models, optax's loss curves, and runs that are interrupted and go on."""
 
 import importlib
-import inspect
-import json
-import os
 import random
-import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,8 +49,7 @@ def linen(cls: Any, tx: Any) -> Any:
 B1, B2 = 0.875, 1 - 2**-10
 
 STEPS = {"equinox_rnn": 100, "nnx_transformer": 24}  # the one learns slowly, the other runs slowly
-KILLED = ("nnx_cnn", "equinox_rnn")  # these are interrupted by a signal, in processes of their own
-SLOW = ("nnx_transformer",)  # it saves and goes on as `nnx_cnn` does
+SLOW = "nnx_transformer"  # it saves and goes on as `nnx_cnn` does
 TRAININGS = {
     "nnx_transformer": in_nnx(mx.AdamW(3e-3, B1, B2), optax.adamw(3e-3, B1, B2)),
     "nnx_cnn": in_nnx(
@@ -105,7 +97,7 @@ def test_the_loss_curve_is_that_of_optax_also_after_an_interruption(name: str, t
     assert len(ours) == steps
     assert ours[-1] < 0.8 * ours[0]
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    if name in (*KILLED, *SLOW):
+    if name == SLOW:
         return
 
     last = random.Random(name).randrange(15, steps - 1)
@@ -120,81 +112,3 @@ def test_the_loss_curve_is_that_of_optax_also_after_an_interruption(name: str, t
     assert 0 < len(losses) < steps  # it did go on, and not from the beginning
     assert losses == ours[-len(losses) :]
     assert bits(resumed) == bits(arrays)
-
-
-_RUN = """
-import hashlib, importlib, json, os, signal, sys, time, warnings
-from pathlib import Path
-from typing import Any
-import equinox, flax.nnx, jax, orbax.checkpoint, sklearn.datasets
-import jax.tree_util as jtu
-import numpy as np
-import modulax.nnx
-from jax._src import xla_bridge
-from modulax import checkpoint
-sys.path[:0] = [{examples!r}]
-
-{bits}
-
-def run(name, folders, die_at):
-    def on_step(step, loss):
-        if die_at is not None:
-            time.sleep(0.03)  # a checkpoint in the background needs time to be written
-        if step == die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    example = importlib.import_module(name)
-    for folder in folders:
-        arrays, losses = example.train(Path(folder), 25, on_step=on_step)
-        print(len(losses), hashlib.sha256(b"".join(bits(arrays))).hexdigest(), flush=True)
-
-assert not xla_bridge.backends_are_initialized()
-warnings.simplefilter("ignore")  # JAX warns of forks; it has started no thread yet
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        run(**json.loads(line))
-        sys.exit()
-    print("exit", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def run(tmp_path: Path, trainings: list[dict[str, Any]]) -> list[list[str]]:
-    """Train one after the other, each in a process of its own, and return what each printed, and how it ended.
-
-    The processes are forked from one that has imported what they need, which takes longer than training.
-    """
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    source = _RUN.format(examples=str(EXAMPLES), bits=inspect.getsource(bits))
-    lines = "".join(json.dumps(training) + "\n" for training in trainings)
-    command = [sys.executable, "-c", source]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    *printed, rest = re.split(r"^exit (-?\d+)\n", done.stdout, flags=re.MULTILINE)
-    assert not rest
-    outputs = list(zip(printed[::2], printed[1::2], strict=True))
-    assert len(outputs) == len(trainings), done.stderr
-    return [[*text.split(), status] for text, status in outputs]
-
-
-def test_runs_that_are_killed_go_on_bit_for_bit(tmp_path: Path):
-    """A real process is killed, another one goes on, with checkpoints in the background and with ours."""
-    trainings = []
-    for name in KILLED:
-        killed, whole = str(tmp_path / name / "killed"), str(tmp_path / name / "whole")
-        trainings += [
-            {"name": name, "folders": [killed], "die_at": random.Random(name).randrange(15, 23)},
-            {"name": name, "folders": [killed, whole], "die_at": None},
-        ]
-    outputs = run(tmp_path, trainings)
-    for killed, resumed in zip(outputs[::2], outputs[1::2], strict=True):
-        assert killed == [str(-signal.SIGKILL)]
-        count, after, count_of_whole, whole, status = resumed
-        assert status == "0"
-        assert 0 < int(count) < 25  # it did go on, and not from the beginning
-        assert (count_of_whole, whole) == ("25", after)
