@@ -1,4 +1,4 @@
-"""Checkpoints of optax continued by modulax and by `modulax.compat`, and the other way round."""
+"""Checkpoints of optax continued by modulax, and the other way round."""
 
 import functools
 import re
@@ -20,7 +20,7 @@ from flax.training.train_state import TrainState
 import modulax as mx
 import modulax.linen
 import modulax.nnx
-from modulax import checkpoint, compat
+from modulax import checkpoint
 
 from .settings import jax_defaults
 
@@ -57,63 +57,67 @@ def rate(count: Any) -> Any:
     return 1e-2 / (1 + 0.1 * jnp.asarray(count).astype(jnp.float64))
 
 
-# The parameters; the optimizer written with optax's names, for optax and for `compat`; and with those of modulax.
+# The parameters, the optimizer of optax, and that of modulax.
 CASES: dict[str, Any] = {
-    "adam": (variables, lambda o: o.adam(1e-2), lambda: mx.Adam(1e-2)),
-    "adamw with a schedule": (model, lambda o: o.adamw(rate), lambda: mx.AdamW(rate)),
+    "adam": (variables, lambda: optax.adam(1e-2), lambda: mx.Adam(1e-2)),
+    "adamw with a schedule": (model, lambda: optax.adamw(rate), lambda: mx.AdamW(rate)),
     "chain with a clip": (
         plain,
-        lambda o: o.chain(o.clip_by_global_norm(0.5), o.adamw(rate), o.ema(0.9)),
+        lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(rate), optax.ema(0.9)),
         lambda: mx.Chain(mx.ClipByGlobalNorm(0.5), mx.AdamW(rate), mx.Ema(0.9)),
     ),
     "named_chain": (
         plain,
-        lambda o: o.named_chain(("trace", o.trace(0.9)), ("b", o.scale_by_adam()), ("a", o.scale_by_adam(b1=0.5))),
+        lambda: optax.named_chain(
+            ("trace", optax.trace(0.9)), ("b", optax.scale_by_adam()), ("a", optax.scale_by_adam(b1=0.5))
+        ),
         lambda: mx.Chain(trace=mx.Trace(0.9), b=mx.ScaleByAdam(), a=mx.ScaleByAdam(b1=0.5)),
     ),
     "MultiSteps": (
         plain,
-        lambda o: o.MultiSteps(o.adamw(rate), 3, accumulator_dtype=jnp.float64).gradient_transformation(),
+        lambda: optax.MultiSteps(optax.adamw(rate), 3, accumulator_dtype=jnp.float64).gradient_transformation(),
         lambda: mx.MultiSteps(mx.AdamW(rate), 3),
     ),
     "multi_transform": (
         plain,
-        lambda o: o.multi_transform({"b": o.adam(1e-2), "a": o.adamw(rate), "none": o.sgd(0.1)}, LABELS),
+        lambda: optax.multi_transform({"b": optax.adam(1e-2), "a": optax.adamw(rate), "none": optax.sgd(0.1)}, LABELS),
         lambda: mx.Partition({"a": mx.AdamW(rate), "b": mx.Adam(1e-2), "none": mx.SGD(0.1)}, LABELS),
     ),
     "selective_transform": (
         plain,
-        lambda o: o.chain(o.trace(0.5), o.transforms.selective_transform(o.adamw(rate), freeze_mask=FROZEN)),
+        lambda: optax.chain(
+            optax.trace(0.5), optax.transforms.selective_transform(optax.adamw(rate), freeze_mask=FROZEN)
+        ),
         lambda: mx.Chain(mx.Trace(0.5), mx.selective_transform(mx.AdamW(rate), freeze_mask=FROZEN)),
     ),
     "selective_transform without moments": (
         plain,
-        lambda o: o.transforms.selective_transform(o.sgd(rate), freeze_mask=FROZEN),
+        lambda: optax.transforms.selective_transform(optax.sgd(rate), freeze_mask=FROZEN),
         lambda: mx.selective_transform(mx.SGD(rate), freeze_mask=FROZEN),
     ),
     "inject_hyperparams": (
         plain,
-        lambda o: o.inject_hyperparams(o.adamw)(rate, b1=0.8),
+        lambda: optax.inject_hyperparams(optax.adamw)(rate, b1=0.8),
         lambda: mx.Injected(mx.AdamW(rate, b1=0.8)),
     ),
     "schedule_free": (
         plain,
-        lambda o: o.contrib.schedule_free(o.chain(o.trace(0.5), o.sgd(1e-2)), 1e-2),
+        lambda: optax.contrib.schedule_free(optax.chain(optax.trace(0.5), optax.sgd(1e-2)), 1e-2),
         lambda: mx.ScheduleFree(mx.Chain(mx.Trace(0.5), mx.SGD(1e-2)), 1e-2),
     ),
     "lookahead": (
         plain,
-        lambda o: o.lookahead(o.sgd(1e-2, momentum=0.9), 4, 0.5),
+        lambda: optax.lookahead(optax.sgd(1e-2, momentum=0.9), 4, 0.5),
         lambda: mx.Lookahead(mx.SGD(1e-2, momentum=0.9), 4, 0.5),
     ),
 }
 
 
 @functools.cache
-def optimizers(name: str) -> tuple[Any, Any, Any]:
-    """Optax's, the one of `compat`, and that of modulax."""
-    _, of_both, ours = CASES[name]
-    return of_both(optax), of_both(compat), ours()
+def optimizers(name: str) -> tuple[Any, Any]:
+    """Optax's, and that of modulax."""
+    _, theirs, ours = CASES[name]
+    return theirs(), ours()
 
 
 def fast(params: Any) -> Any:
@@ -141,9 +145,9 @@ def started() -> Any:
     """The parameters and states of all cases before the first step."""
     trees: dict[str, Any] = {}
     for name, (make, *_) in CASES.items():
-        params = [make() for _ in range(3)]
+        params = [make(), make()]
         if name == "lookahead":
-            params[:2] = optax.LookaheadParams(make(), make()), compat.LookaheadParams(make(), make())
+            params[0] = optax.LookaheadParams(make(), make())
         trees[name] = [(p, t.init(p)) for p, t in zip(params, optimizers(name), strict=True)]
     return trees
 
@@ -153,35 +157,30 @@ def named(row: Any) -> dict[str, Any]:
 
 
 def assert_equal_parameters(trees: Any) -> None:
-    for name, row in trees.items():
-        for params, _ in row[1:]:
-            for a, d in zip(jtu.tree_leaves(fast(params)), jtu.tree_leaves(fast(row[0][0])), strict=True):
-                np.testing.assert_allclose(a, d, rtol=1e-12, atol=1e-14, err_msg=name)
+    for name, ((theirs, _), (ours, _)) in trees.items():
+        for a, d in zip(jtu.tree_leaves(ours), jtu.tree_leaves(fast(theirs)), strict=True):
+            np.testing.assert_allclose(a, d, rtol=1e-12, atol=1e-14, err_msg=name)
 
 
 def test_training_goes_on_in_both_directions(tmp_path: Path):
     start = started()
     trees = advanced(start)
     continued: dict[str, Any] = {}
-    for name, (theirs, *_) in trees.items():
+    for name, (theirs, _) in trees.items():
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(tmp_path / name, named(theirs))
-        continued[name] = [theirs]
-        _, (params, state), template = start[name]
-        with ocp.StandardCheckpointer() as checkpointer:
-            # `compat` has the states of optax.
-            found = checkpointer.restore(tmp_path / name, named((params, state)))
-            continued[name].append((found["params"], found["opt_state"]))
-            # What orbax makes of the folder without a target: dicts and lists.
-            source = checkpointer.restore(tmp_path / name)
-        found, report = checkpoint.state_from_optax(named(template), source if name == "adam" else tmp_path / name)
+        source: Any = tmp_path / name
+        if name == "adam":
+            with ocp.StandardCheckpointer() as checkpointer:
+                source = checkpointer.restore(source)  # without a target, dicts and lists
+        found, report = checkpoint.state_from_optax(named(start[name][1]), source)
         assert {x.split(".")[-1] for x in report.fresh} <= {"step", "count"}
-        continued[name].append((found["params"], found["opt_state"]))
+        continued[name] = [theirs, (found["params"], found["opt_state"])]
     trees = advanced(continued)
     assert_equal_parameters(trees)
 
     # What optax has made of its own state is thrown away: it gets that of modulax.
-    for name, (_, _, ours) in trees.items():
+    for name, (_, ours) in trees.items():
         found, _ = checkpoint.state_to_optax(named(start[name][0]), named(ours))
         trees[name][0] = (found["params"], found["opt_state"])
     assert_equal_parameters(advanced(trees))
@@ -424,41 +423,3 @@ def random_chain(seed: int) -> tuple[Any, Any]:
         return optax.chain(*theirs), mx.Chain(*ours)
     names = [f"part{i}" for i in random.permutation(n)]
     return optax.named_chain(*zip(names, theirs, strict=True)), mx.Chain(**dict(zip(names, ours, strict=True)))
-
-
-def as_restored(state: Any) -> Any:
-    """A state of optax as orbax restores it without a target: dicts and lists."""
-    if isinstance(state, dict):
-        return {key: as_restored(x) for key, x in state.items()}
-    if hasattr(state, "_asdict"):
-        return as_restored(state._asdict())
-    return [as_restored(x) for x in state] if isinstance(state, tuple) else state
-
-
-@pytest.mark.filterwarnings("ignore:.*two optimizers")
-def test_like_parts_of_a_chain_are_not_swapped():
-    chains = [random_chain(seed) for seed in range(8)]
-    params = [jnp.linspace(-1.0, 1.0, 3), {"trace": jnp.asarray(0.5)}]  # also a name of a field and of a part
-
-    @jax.jit
-    def advanced(states: Any, start: Any) -> Any:
-        def body(states: Any, step: Any) -> Any:
-            grads = jtu.tree_map(lambda p: jnp.sin(p * (step + 2)) + 0.1, params)
-            pairs = zip(chains, states, strict=True)
-            out = [[t.update(grads, s, params) for t, s in zip(*pair, strict=True)] for pair in pairs]
-            return [[state for _, state in row] for row in out], [[u for u, _ in row] for row in out]
-
-        return jax.lax.scan(body, states, start + jnp.arange(3))
-
-    start = [[tx.init(params) for tx in pair] for pair in chains]
-    states, _ = advanced(start, 0)
-    crossed = []
-    for i, ((theirs, ours), (their_start, our_start)) in enumerate(zip(states, start, strict=True)):
-        found, _ = checkpoint.state_from_optax(our_start, as_restored(theirs) if i % 4 < 2 else theirs)
-        back, _ = checkpoint.state_to_optax(their_start, ours)
-        crossed.append([back, found])
-    for theirs, ours in advanced(crossed, 3)[1]:
-        chex.assert_trees_all_close(ours, theirs, rtol=1e-12, atol=1e-14)
-    _, updates = advanced(states, 3)
-    for row, crossed_row in zip(updates, advanced(crossed, 3)[1], strict=True):
-        chex.assert_trees_all_close(crossed_row, row, rtol=1e-12, atol=1e-14)
