@@ -62,17 +62,6 @@ def test_numbers_are_data():
     chex.assert_trees_all_equal(state.params, before)
 
 
-def test_it_is_carried_by_scan():
-    state, values = jax.lax.scan(step, create(modulax.linen.TrainState, mx.AdamW(1e-2)), length=20)
-    alone = create(modulax.linen.TrainState, mx.AdamW(1e-2))
-    one_by_one = []
-    for _ in range(20):
-        alone, value = jax.jit(step)(alone)
-        one_by_one.append(value)
-    np.testing.assert_allclose(values, one_by_one, rtol=1e-3)
-    assert isinstance(state.tx, mx.AdamW)
-
-
 def test_parameters_to_evaluate():
     state, _ = jax.lax.scan(step, create(modulax.linen.TrainState, mx.ScheduleFreeSGD(0.5)), length=50)
     chex.assert_trees_all_equal(state.eval_params, state.opt_state.inner.x)
