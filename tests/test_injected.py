@@ -23,16 +23,6 @@ from . import settings
 G = jnp.asarray([1.0, -2.0])
 
 
-def test_the_numbers_can_be_read():
-    transform: Any = mx.Injected(mx.AdamW(0.1, b1=0.8))
-    numbers = transform.init(G).hyperparameters
-    assert isinstance(numbers, mx.AdamW)
-    assert numbers.learning_rate == np.float32(0.1)
-    assert numbers.b1 == np.float32(0.8)
-    assert isinstance(numbers.learning_rate, jax.Array)
-    assert transform.hyperparameters(transform.init(G))["inner.learning_rate"] == np.float32(0.1)
-
-
 def test_the_numbers_in_the_state_rule():
     transform: Any = mx.Injected(mx.SGD(0.1))
     state: Any = transform.init(G)
@@ -45,15 +35,6 @@ def test_the_numbers_in_the_state_rule():
     np.testing.assert_allclose(transform.update(G, state)[0], -2 * G)
     u, _ = transform.update(G, transform.init(G))
     np.testing.assert_allclose(u, -0.1 * G, rtol=1e-6)
-
-
-def test_a_raw_number_in_the_state_is_fine():
-    transform: Any = mx.Injected(mx.SGD(0.1))
-    state: Any = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, transform.init(G), 0.25)
-    u, new_state = transform.update(G, state)
-    np.testing.assert_allclose(u, -0.25 * G)
-    assert new_state.hyperparameters.learning_rate.dtype == jnp.float32
-    assert not new_state.hyperparameters.learning_rate.aval.weak_type
 
 
 def test_a_schedule_rules_its_own_field():
@@ -91,27 +72,6 @@ def test_a_schedule_rules_in_a_part_with_its_own_counter(schedule: Any):
     # What `static_args` leaves out of the state is not in it.
     state = mx.Injected(mx.Chain(sgd, mx.Clip(1.0)), static_args="learning_rate").init(G)
     assert dict(state.hyperparams) == {"parts.clip.max_delta": 1.0}
-
-
-def test_inside_jit_with_a_static_optimizer():
-    """The transform is closed over; a number that changes in the state traces nothing."""
-    transform: Any = mx.Injected(mx.AdamW(0.1))
-
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def step(state: Any, g: Any) -> Any:
-        u, state = transform.update(g, state, g)
-        numbers = state.hyperparameters
-        halved = eqx.tree_at(lambda n: n.learning_rate, numbers, numbers.learning_rate / 2)
-        return u, eqx.tree_at(lambda s: s.hyperparameters, state, halved)
-
-    state: Any = transform.init(G)
-    for i in range(3):
-        assert state.hyperparameters.learning_rate == np.float32(0.1) / 2**i
-        _, state = step(state, G)
-    state = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, jnp.asarray(7.0, jnp.float32))
-    u, _ = step(state, G)
-    assert np.all(np.abs(u) > 6)
 
 
 NUMBERS = (0.25, 1, np.float64(0.5), np.asarray(0.5), jnp.asarray(0.125), jnp.bfloat16(0.5), jnp.asarray(2))
@@ -164,16 +124,6 @@ def test_what_is_not_a_number_is_set_as_it_is():
     assert noisy.hyperparams[name] is key
 
 
-def test_a_chain_inside():
-    inner = mx.Chain(clip=mx.ClipByGlobalNorm(1.0), sgd=mx.SGD(0.1))
-    transform: Any = mx.Injected(inner)
-    state: Any = transform.init(G)
-    assert state.hyperparameters["clip"].max_norm == 1.0
-    state = eqx.tree_at(lambda s: s.hyperparameters["clip"].max_norm, state, jnp.asarray(100.0))
-    u, _ = transform.update(G, state)
-    np.testing.assert_allclose(u, -0.1 * G, rtol=1e-6)
-
-
 def test_the_state_has_its_own_copy():
     """Donating the state does not take the transform's numbers away."""
     transform: Any = mx.Injected(mx.SGD(jnp.asarray(0.1, jnp.float32)))
@@ -187,26 +137,17 @@ def test_the_state_has_its_own_copy():
     transform.init(G)
 
 
-def test_the_numbers_do_not_depend_on_the_parameters_dtype():
-    """In bfloat16, b2 = 0.999 is 1."""
-    transform: Any = mx.Injected(mx.AdamW(0.1))
-    g = jnp.ones(2, jnp.bfloat16)
-    state: Any = transform.init(g)
-    assert state.hyperparameters.b2 == np.float32(0.999)
-    u, _ = transform.update(g, state, g)
-    assert u.dtype == jnp.bfloat16
-    assert np.all(np.isfinite(np.asarray(u, np.float32)))
-
-
 def test_gradients_through_the_state():
-    transform: Any = mx.Injected(mx.SGD(0.1))
-    state: Any = transform.init(G)
+    transform: Any = mx.Injected(mx.SGD(0.1, momentum=0.5))
 
     def loss(rate: Any) -> Any:
-        changed = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, rate)
-        return jnp.sum(transform.update(G, changed)[0])
+        state = transform.init(G)
+        state.hyperparams["learning_rate"] = rate
+        _, state = transform.update(G, state)
+        state.hyperparams["learning_rate"] = 2 * rate
+        return jnp.sum(transform.update(G, state)[0])
 
-    assert jax.grad(loss)(jnp.asarray(0.3)) == 1.0
+    assert jax.grad(loss)(jnp.asarray(0.3)) == 3.0
 
 
 # --- Schedules inside transforms that count their own steps ------------------------------------------
@@ -309,7 +250,8 @@ def test_overwriting_with_a_bare_number_is_not_traced():
     with counting_traces() as traces:
         for value in (0.5, np.float32(0.25), np.asarray(0.125, np.float32), jnp.asarray(1.0, jnp.float32)):
             changed = eqx.tree_at(lambda s: s.hyperparameters.learning_rate, state, value)
-            transform.update(G, changed, G)
+            stored = transform.update(G, changed, G)[1].hyperparameters.learning_rate
+            assert (stored, stored.dtype, stored.aval.weak_type) == (value, jnp.float32, False)
         _, new = transform.update(G, changed, G)
         transform.update(G, new, G)
     assert not [name for name in traces if "update" in name], traces
@@ -336,24 +278,22 @@ def test_by_the_name_it_has_in_optax():
         transform.replace(inner=optax.adamw(0.1))
 
 
-def test_it_is_donated_saved_and_restored(tmp_path: Path):
+def test_a_python_number_in_a_saved_state_comes_back_as_an_array(tmp_path: Path):
+    """Like the one that the template has there."""
     transform: Any = mx.Injected(mx.MultiSteps(mx.AdamW(0.1, b1=schedules.Linear(0.0, 0.9, 4)), 2), "every_k")
-    state, p = transform.init(G), jnp.copy(G)
-    for _ in range(3):
-        p, state = transform.step(G, state, p, donate=True)
-    checkpoint.save(tmp_path / "state", state)
-    restored, _ = checkpoint.restore(tmp_path / "state", transform.init(G))
-    assert eqx.tree_equal(restored, state)
-    # A Python number in its place comes back as the array that the template has there.
+    state = transform.init(G)
     as_array = eqx.tree_at(lambda s: s.hyperparameters.inner.learning_rate, state, jnp.float32(3e-4))
     state = eqx.tree_at(lambda s: s.hyperparameters.inner.learning_rate, state, 3e-4)
-    checkpoint.save(tmp_path / "state", state, overwrite=True)
+    checkpoint.save(tmp_path / "state", state)
     found = [
         checkpoint.restore(tmp_path / "state", transform.init(G))[0],
         checkpoint.load_state_dict(transform.init(G), checkpoint.state_dict(state), strict=False)[0],
         serialization.from_bytes(transform.init(G), serialization.to_bytes(state)),
     ]
     assert all(eqx.tree_equal(x, as_array) for x in found)
+
+
+def test_numbers_that_are_frozen_are_restored():
     frozen = mx.freeze_hyperparameters(mx.AdamW(0.25))
     thawed, _ = checkpoint.load_state_dict(mx.AdamW(0.1), checkpoint.state_dict(frozen))
     assert eqx.tree_equal(thawed, mx.AdamW(0.25))
@@ -369,13 +309,6 @@ def tied(
     direction = {"adam": mx.ScaleByAdam(nesterov=nesterov), "sgd": mx.Identity()}[kind]
     decay = mx.AddDecayedWeights(weight_decay * learning_rate / peak, mask)
     return mx.Chain(direction, decay, mx.Scale(-learning_rate))
-
-
-def tied_in_optax(learning_rate: Any, weight_decay: Any = 0.1, *, kind: str, peak: Any = 0.2) -> Any:
-    direction = {"adam": optax.scale_by_adam()}[kind]
-    return optax.chain(
-        direction, optax.add_decayed_weights(weight_decay * learning_rate / peak), optax.scale(-learning_rate)
-    )
 
 
 def test_what_a_function_computes_follows_its_arguments():
@@ -466,77 +399,6 @@ def test_a_name_in_the_state_is_a_path_or_the_end_of_one():
 
 
 # --- Against optax ----------------------------------------------------------------------------------
-
-
-def _ours_and_theirs() -> dict[str, Any]:
-    line, theirs = schedules.Linear(0.1, 0.02, 40), optax.linear_schedule(0.1, 0.02, 40)
-    return {
-        "numbers": (mx.Injected(mx.AdamW(0.1)), lambda: optax.inject_hyperparams(optax.adamw)(0.1), 1e-12),
-        "schedules": (
-            mx.inject_hyperparams(mx.AdamW)(0.1, b1=line, weight_decay=line),
-            lambda: optax.inject_hyperparams(optax.adamw)(0.1, b1=theirs, weight_decay=theirs),
-            1e-6,
-        ),
-        "dtype": (
-            # AdamW's powers of a decay are in double precision here, and in that of the decay there.
-            mx.inject_hyperparams(mx.SGD, "momentum", jnp.float32)(0.1, momentum=0.9),
-            lambda: optax.inject_hyperparams(optax.sgd, "momentum", jnp.float32)(0.1, momentum=0.9),
-            1e-12,
-        ),
-        "function": (
-            mx.inject_hyperparams(tied)(0.1, weight_decay=line, kind="adam"),
-            lambda: optax.inject_hyperparams(tied_in_optax)(0.1, weight_decay=theirs, kind="adam"),
-            1e-6,
-        ),
-        "inside": (
-            mx.MultiSteps(mx.Injected(mx.AdamW(0.1)), 3),
-            lambda: optax.MultiSteps(optax.inject_hyperparams(optax.adamw)(0.1), 3, accumulator_dtype=float),
-            1e-12,
-        ),
-    }
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("case", list(_ours_and_theirs()))
-def test_equals_optax_where_a_number_is_overwritten(case: str):
-    """Over 60 steps in double precision, the learning rate halved in the state after half of them."""
-    ours, theirs, rtol = _ours_and_theirs()[case]
-
-    def halved(state: Any) -> Any:
-        inside = getattr(state, "inner_opt_state", state)
-        if isinstance(inside, mx.states.InjectedState):
-            inside.hyperparams["learning_rate"] /= 2
-            changed: Any = inside
-        else:
-            numbers = inside.hyperparams | {"learning_rate": inside.hyperparams["learning_rate"] / 2}
-            changed = inside._replace(hyperparams=numbers)
-        if inside is state:
-            return changed
-        is_ours = isinstance(state, eqx.Module)
-        return (
-            eqx.tree_at(lambda s: s.inner_opt_state, state, changed)
-            if is_ours
-            else state._replace(inner_opt_state=changed)
-        )
-
-    def run(transform: Any) -> Any:
-        def body(carry: Any, noise: Any) -> Any:
-            p, state = carry
-            u, state = transform.update(p + noise, state, p)
-            return (p + u, state), u
-
-        @jax.jit
-        def both(p: Any, noise: Any) -> Any:
-            p, first = jax.lax.scan(body, (p, transform.init(p)), noise[:30])
-            return first, jax.lax.scan(body, (p[0], halved(p[1])), noise[30:])[1]
-
-        return np.concatenate(both(jnp.asarray([1.0, -2.0, 0.5]), jnp.asarray(noises)))
-
-    noises = np.random.default_rng(0).normal(size=(60, 3))
-    found = run(ours)
-    with settings.jax_defaults():
-        expected = run(theirs())
-    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol * np.max(np.abs(expected)))
 
 
 @pytest.mark.usefixtures("x64")
