@@ -1,13 +1,11 @@
 """Our transforms inside optax's containers, and optax's inside ours: the same steps, and no extra argument is lost."""
 
 import functools
-import io
 from pathlib import Path
 from typing import Any
 
 import chex
 import equinox as eqx
-import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -16,7 +14,7 @@ import optax as typed_optax
 import pytest
 
 import modulax as mx
-from modulax import checkpoint, nnx as modulax_nnx
+from modulax import checkpoint
 from modulax.testing._case import counting_traces
 
 from . import settings
@@ -161,22 +159,11 @@ def test_dtypes_are_kept_where_optax_changes_them():
 
 
 def test_optax_without_extra_arguments_ignores_them():
-    for tx in (optax.GradientTransformation(*optax.sgd(0.5)), optax.MultiSteps(optax.sgd(0.5), 1)):
+    halve = optax.GradientTransformation(optax.init_empty_state, lambda u, state, params=None: (-0.5 * u, state))
+    for tx in (halve, optax.GradientTransformation(*optax.sgd(0.5)), optax.MultiSteps(optax.sgd(0.5), 1)):
         transform = mx.from_optax(tx)
         u, _ = transform.update(jnp.ones(2), transform.init(jnp.ones(2)), jnp.ones(2), value=1.0, name="text")
         np.testing.assert_array_equal(u, -0.5)
-
-
-def test_a_pair_that_takes_no_extra_arguments():
-    seen = []
-
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        seen.append(updates)
-        return updates, state
-
-    tx = optax.GradientTransformation(optax.init_empty_state, update)
-    mx.Chain(mx.from_optax(tx)).update({"w": jnp.ones(2)}, mx.Chain(mx.from_optax(tx)).init({}), value=1.0)
-    assert len(seen) == 1
 
 
 def test_what_optax_masks_out_is_absent_for_ours():
@@ -246,22 +233,10 @@ def test_the_state_of_optax_is_saved_and_restored(tmp_path: Path):
     transform: Any = mx.Chain(mx.Trace(0.5), mx.from_optax(optax.adamw(0.1)))
     params = {"w": jnp.ones(2)}
     _, state = transform.update(params, transform.init(params), params)
-    file = io.BytesIO()
-    eqx.tree_serialise_leaves(file, state)
-    file.seek(0)
     checkpoint.save(tmp_path / "state", state)
-    blank = transform.init(params)
-    for restored in (eqx.tree_deserialise_leaves(file, blank), checkpoint.restore(tmp_path / "state", blank)[0]):
-        assert eqx.tree_equal(restored, state)
-        assert isinstance(restored["from_optax"].inner_state[0], optax.ScaleByAdamState)
-
-
-def test_our_optimizer_for_nnx_takes_it():
-    net: Any = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    optimizer = modulax_nnx.Optimizer(net, mx.Chain(mx.from_optax(optax.sgd(0.5))), wrt=nnx.Param)
-    before = net.bias[...]
-    optimizer.update(net, jax.tree.map(jnp.ones_like, nnx.state(net, nnx.Param)))
-    np.testing.assert_allclose(net.bias[...], before - 0.5)
+    restored, _ = checkpoint.restore(tmp_path / "state", transform.init(params))
+    assert eqx.tree_equal(restored, state)
+    assert isinstance(restored["from_optax"].inner_state[0], optax.ScaleByAdamState)
 
 
 def test_updates_of_each_example():
