@@ -1,4 +1,4 @@
-"""Programs that a user writes from the documentation alone, each with Equinox and with Flax NNX.
+"""Programs that a user writes from the documentation alone, with Equinox or with Flax.
 
 What the user relies on is checked against an independent reading: NumPy, optax, or a continuation bit for bit.
 """

@@ -2,7 +2,6 @@
 
 import csv
 import functools
-import os
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
@@ -20,10 +18,10 @@ from flax import nnx
 import modulax as mx
 import modulax.linen
 import modulax.nnx
-from modulax import checkpoint, schedules, sweeps
+from modulax import checkpoint, schedules
 from modulax.tree import norm
 
-from . import Net, Normed, X, Y, eqx_loss, nnx_grads
+from . import Net, Normed, X, Y, eqx_loss, nnx_grads, nnx_loss
 
 
 def warm(peak):
@@ -285,50 +283,45 @@ def test_adamw_and_then_sgd():
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-def test_a_sweep_of_a_model_with_batch_norm_that_is_interrupted(tmp_path, monkeypatch):
-    """NNX; sweeps.md. Three hyperparameters and two seeds; the second start trains only what is missing."""
+def test_no_decay_of_biases_and_norms():
+    """NNX; parameter_groups.md. Beside optax with a mask that is written out."""
+    model, twin = Net(nnx.Rngs(0)), Net(nnx.Rngs(0))
+    mask = modulax.nnx.labels(model, {nnx.PathContains("norm"): False, nnx.PathContains("bias"): False, ...: True})
+    adamw = mx.AdamW(schedules.WarmupCosineDecay(0.0, 0.01, 2, 6), weight_decay=0.1, mask=mask)
+    optimizer = modulax.nnx.Optimizer(model, mx.Chain(mx.ClipByGlobalNorm(0.1), adamw), wrt=nnx.Param)
+    params = nnx.as_pure(nnx.state(twin, nnx.Param))
+    kernels = jtu.tree_map_with_path(lambda path, _: "kernel" in jtu.keystr(path), params)
+    rate = optax.warmup_cosine_decay_schedule(0.0, 0.01, 2, 6)
+    tx = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(rate, weight_decay=0.1, mask=kernels))
+    their_state = tx.init(params)
+    for _ in range(4):
+        optimizer.update(model, nnx_grads(model)[1])
+        updates, their_state = tx.update(nnx.as_pure(nnx_grads(twin)[1]), their_state, params)
+        params = optax.apply_updates(params, updates)
+        nnx.update(twin, params)
+    ours = jtu.tree_leaves(nnx.as_pure(nnx.state(model, nnx.Param)))
+    for found, expected in zip(ours, jtu.tree_leaves(params), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
-    def train(optimizer, key):
-        graph, params, rest = nnx.split(Net(nnx.Rngs(key)), nnx.Param, ...)
 
-        def loss(params, rest):
-            model = nnx.merge(graph, params, rest, copy=True)
-            return jnp.mean((model(X) - Y) ** 2), nnx.split(model, nnx.Param, ...)[2]
+def test_lbfgs_finds_the_solution_of_least_squares():
+    """NNX; line_searches.md."""
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    optimizer = modulax.nnx.Optimizer(model, mx.LBFGS())
+    graphdef, _ = nnx.split(model)
 
-        def step(carry, _):
-            params, rest, state = carry
-            (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params, rest)
-            params, state = optimizer.step(grads, state, params)
-            return (params, rest, state), value
+    @jax.jit
+    def of_params(params):
+        return jnp.mean((nnx.merge(graphdef, params)(X) - Y) ** 2)
 
-        (_, rest, _), losses = jax.lax.scan(step, (params, rest, optimizer.init(params)), length=3)
-        return {"loss": losses[-1], "mean": rest["norm"]["mean"][...][0]}
+    @nnx.jit
+    def train_step(model, optimizer):
+        value, grads = nnx.value_and_grad(nnx_loss)(model)
+        optimizer.update(model, grads, value=value, grad=grads, value_fn=of_params)
 
-    space = {"learning_rate": [0.01, 0.1], "weight_decay": [0.0, 0.1], "b1": [0.8, 0.9]}
-    sweep = sweeps.grid(mx.AdamW(1e-3), **space)
-    options: Any = {"seeds": 2, "chunk": 4, "progress": False}
-    calls = []
-
-    def ctrl_c(*arguments):
-        calls.append(arguments)
-        if len(calls) > 3:  # two notes, and the metrics of the first four members
-            raise KeyboardInterrupt
-        os.rename(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("modulax.sweeps._folder.os.replace", ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
-            sweeps.run(sweep, train, folder=tmp_path / "runs", **options)
-    results = sweeps.run(sweep, train, folder=tmp_path / "runs", **options)
-    whole = sweeps.run(sweep, train, **options)
-    for name in ("loss", "mean"):
-        assert results.metrics[name].tobytes() == whole.metrics[name].tobytes()
-        assert results.metrics[name].shape == (8, 2)
-        assert np.all(np.isfinite(results.metrics[name]))
-        assert len(np.unique(results.metrics[name][:, 0])) > 4
-    with open(tmp_path / "runs" / "results.csv", newline="") as file:
-        assert len(list(csv.DictReader(file))) == 16
-    best, row = results.best("loss")
-    assert row["learning_rate"] == best.learning_rate
-    assert results.plot("loss") is not None
-    plt.close("all")
+    for _ in range(8):
+        train_step(model, optimizer)
+    kernel, bias = (np.asarray(x) for x in jax.tree.leaves(nnx.as_pure(nnx.state(model)))[::-1])
+    design = np.c_[X, np.ones(len(X))].astype(np.float64)
+    solution = np.linalg.lstsq(design, Y[:, 0].astype(np.float64), rcond=None)[0]
+    np.testing.assert_allclose(np.r_[kernel[:, 0], bias], solution, atol=1e-4)

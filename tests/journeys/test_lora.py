@@ -1,7 +1,5 @@
 """LoRA: train adapters and the head, merge the adapters, and train everything with the moments that exist."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -13,7 +11,7 @@ import modulax as mx
 import modulax.nnx
 from modulax import checkpoint
 
-from . import Net, Normed, X, Y, eqx_loss, nnx_grads
+from . import Normed, X, Y, eqx_loss
 
 
 def adams_step(state, where, w, g, t, rate):
@@ -35,7 +33,7 @@ class Adapted(eqx.Module):
         return eqx.tree_at(lambda layer: layer.weight, self.base, self.base.weight + self.b @ self.a)
 
 
-def test_equinox():
+def test_the_head_keeps_its_moments_when_the_adapters_are_merged():
     def hidden(model):
         return model.mlp.layers[0]
 
@@ -65,37 +63,6 @@ def test_equinox():
     # The merged weight takes the first step of Adam, by the counter of its group.
     w, g = hidden(merged).weight, np.asarray(hidden(grads).weight)
     np.testing.assert_allclose(hidden(new).weight, w - 0.01 * np.sign(g), rtol=1e-3)
-
-
-def test_nnx():
-    model: Any = Net(nnx.Rngs(0))
-    linear, kernel = model.hidden, np.array(model.hidden.kernel[...])
-    model.hidden = nnx.LoRA(2, 1, 3, base_module=linear, rngs=nnx.Rngs(1))
-    groups = {nnx.LoRAParam: "train", nnx.PathContains("out"): "train", ...: "base"}
-    tx = mx.Partition({"train": mx.Adam(0.1), "base": mx.SetToZero()}, modulax.nnx.labels(model, groups))
-    optimizer = modulax.nnx.Optimizer(model, tx, wrt=nnx.Param)
-    for _ in range(2):
-        optimizer.update(model, nnx_grads(model)[1])
-    np.testing.assert_array_equal(linear.kernel[...], kernel)
-
-    before = np.array(model(X))
-    linear.kernel[...] += model.hidden.lora_a[...] @ model.hidden.lora_b[...]
-    model.hidden = linear
-    np.testing.assert_allclose(model(X), before, rtol=1e-4, atol=1e-5)
-    labels = modulax.nnx.labels(model, {nnx.PathContains("out"): "head", ...: "merged"})
-    both = mx.Partition({"head": mx.Adam(0.01), "merged": mx.Adam(0.01)}, labels)
-    full = modulax.nnx.Optimizer(model, both, wrt=nnx.Param)
-    old, template = (nnx.as_pure(nnx.state(x)) for x in (optimizer, full))
-    new, report = checkpoint.load_state_dict(template, checkpoint.state_dict(old), strict=False)
-    nnx.update(full, new)
-    assert full.hyperparameters.transforms["head"].learning_rate[...] == np.float32(0.01)
-    saved = checkpoint.state_dict(nnx.as_pure(nnx.state(full)))
-    for field in ("mu", "nu"):
-        (name,) = [n for n in saved if f".{field}." in n and n.endswith("out.kernel")]
-        assert np.any(saved[name])
-        np.testing.assert_array_equal(saved[name], checkpoint.state_dict(old)[report.restored[name]])
-    full.update(model, nnx_grads(model)[1])
-    assert np.all(np.asarray(model.hidden.kernel[...]) != kernel)
 
 
 def test_adapters_alone_are_trained_as_optax_trains_them():
