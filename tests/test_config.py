@@ -52,25 +52,11 @@ def test_every_transform_and_schedule_is_made_again(name: str):
 def test_all_fields_are_written():
     config = mx.to_config(mx.Chain(clip=mx.Clip(1.0), adamw=mx.AdamW(schedules.CosineDecay(1e-3, 10), mask=mx.decays)))
     adamw = dict(config["parts"]["items"])["adamw"]
+    numbers = {"init_value": 0.001, "decay_steps": 10.0, "alpha": 0.0, "exponent": 1.0}
     assert config["version"] == 1
-    assert adamw == {
-        "name": "AdamW",
-        "learning_rate": {
-            "name": "schedules.CosineDecay",
-            "init_value": 0.001,
-            "decay_steps": 10.0,
-            "alpha": 0.0,
-            "exponent": 1.0,
-        },
-        "b1": 0.9,
-        "b2": 0.999,
-        "eps": 1e-8,
-        "eps_root": 0.0,
-        "mu_dtype": None,
-        "weight_decay": 1e-4,
-        "mask": {"name": "decays"},
-        "nesterov": False,
-    }
+    assert adamw.pop("learning_rate") == {"name": "schedules.CosineDecay", **numbers}
+    numbers = {"b1": 0.9, "b2": 0.999, "eps": 1e-8, "eps_root": 0.0, "weight_decay": 1e-4}
+    assert adamw == {"name": "AdamW", "mu_dtype": None, "mask": {"name": "decays"}, "nesterov": False, **numbers}
     assert "clip_value_fn" not in mx.to_config(mx.ADOPT(1e-3))  # a function, the default
 
 
@@ -86,7 +72,7 @@ PLAIN = {
     "roles": mx.Muon(1e-3, roles={"readout": mx.Head(), "qkv": mx.Attention(heads=8)}),
     "function": mx.MultiSteps(mx.AdamW(1e-3), 2, should_skip=mx.skip_not_finite),
     "labels": mx.Partition({1: mx.SGD(0.1), 0: mx.Lion(1e-4)}, mx.by_path({"w": 1, "*": 0})),
-    "infinite": mx.Chain(b=mx.Clip(float("inf")), a=mx.Scale(2.0)),
+    "infinite": mx.Chain(b=mx.Clip(float("inf")), a=mx.ScaleByPath({"w": float("inf")})),
     "frozen": mx.selective_transform(mx.AdamW(1e-3), freeze_mask=mx.by_path({"w": True}, default=False)),
     "frozen tree": mx.selective_transform(mx.AdamW(1e-3), freeze_mask={"w": True, "pair": [True, (False,)]}),
     "frozen roles": mx.selective_transform(mx.AdamW(1e-3), freeze_mask=mx.decays),
@@ -104,49 +90,37 @@ def test_what_is_made_of_plain_values_is_made_again(transform: Any):
     assert f"{again(transform):all}" == f"{transform:all}"
 
 
-def test_it_trains_alike():
-    optimizer = mx.Chain(mx.ClipByGlobalNorm(1.0), mx.groups(mx.AdamW(1e-2), {"w": {"b1": 0.5}}))
-    params = {"w": jnp.ones(3), "b": jnp.ones(2)}
-    ours, theirs = ([x.step(params, x.init(params), params)[0]] for x in (optimizer, again(optimizer)))
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), ours, theirs))
-
-
 def test_frozen_hyperparameters_stay_frozen():
     frozen = mx.freeze_hyperparameters(mx.Chain(mx.Clip(1.0), mx.AdamW(0.1)))
-    made = mx.from_config(json.loads(json.dumps(mx.to_config(frozen))))
+    made = again(frozen)
     assert made == frozen
     assert {type(x) for x in jax.tree.leaves(made)} == {float}
     assert "frozen" not in mx.to_config(mx.AdamW(0.1))
     part = mx.Chain(mx.Clip(1.0), mx.MultiSteps(mx.freeze_hyperparameters(mx.Adam(0.1)), 2))
-    made = mx.from_config(json.loads(json.dumps(mx.to_config(part))))
+    made = again(part)
     assert made == part
     assert type(made[1].inner.learning_rate) is float
     schedule = mx.AdamW(mx.freeze_hyperparameters(schedules.Linear(1.0, 0.0, 3)))
-    made = mx.from_config(json.loads(json.dumps(mx.to_config(schedule))))
-    assert list(map(type, jax.tree.leaves(made))) == list(map(type, jax.tree.leaves(schedule)))
+    assert list(map(type, jax.tree.leaves(again(schedule)))) == list(map(type, jax.tree.leaves(schedule)))
     of_that_name = mx.freeze_hyperparameters(mx.Chain(mx.Freeze({"frozen": True, "w": False}), mx.Adam(0.1)))
-    assert mx.from_config(json.loads(json.dumps(mx.to_config(of_that_name)))) == of_that_name
+    assert again(of_that_name) == of_that_name
 
 
+FASTER_HEAD = mx.groups(mx.SGD(1e-3), {"head": {"learning_rate": 1e-2}})
 WITH_STRINGS = {
-    "{name: groups, optimizer: {name: sgd, learning_rate: 1e-3}, changes: {head: {learning_rate: 1e-2}}}": mx.groups(
-        mx.SGD(1e-3), {"head": {"learning_rate": 1e-2}}
-    ),
-    "{name: ScaleByPath, multipliers: {head: 1e-1, 'nan': .inf, '*': 1}}": mx.ScaleByPath(
-        {"head": 0.1, "nan": float("inf"), "*": 1.0}
-    ),
+    "{name: groups, optimizer: {name: sgd, learning_rate: 1e-3}, changes: {head: {learning_rate: 1e-2}}}": FASTER_HEAD,
+    "{name: ScaleByPath, multipliers: {head: 1e-1, 'nan': .inf}}": mx.ScaleByPath({"head": 0.1, "nan": float("inf")}),
     "{name: schedules.PiecewiseConstant, init_value: 1, boundaries_and_scales: {300: 1e-1, 4e2: 2}}": (
         schedules.PiecewiseConstant(1, {300: 0.1, 400: 2})
     ),
     "{name: schedules.Join, schedules: [1e-1, {name: schedules.Constant, constant: 1e-2}], boundaries: [1e2]}": (
         schedules.Join([0.1, schedules.Constant(0.01)], [100])
     ),
-    "{name: muon, learning_rate: 1e-3, ns_coeffs: [34e-1, -4, 2], follow: optax}": mx.Muon(
-        1e-3, ns_coeffs=(3.4, -4, 2), follow="optax"
-    ),
+    "{name: muon, learning_rate: 1e-3, ns_coeffs: [34e-1, -4, 2]}": mx.Muon(1e-3, ns_coeffs=(3.4, -4, 2)),
     "{name: Partition, transforms: {'1': {name: Scale, step_size: 2}}, labels: {name: by_path, patterns: {w: '1'}}}": (
         mx.Partition({"1": mx.Scale(2.0)}, mx.by_path({"w": "1"}))
     ),
+    "{name: muon, learning_rate: 1e-3, follow: optax}": mx.Muon(1e-3, follow="optax"),
 }
 
 
@@ -154,13 +128,6 @@ WITH_STRINGS = {
 def test_numbers_may_be_strings_wherever_they_are(text: str):
     """YAML reads `1e-3` as one; what isn't a number keeps its text."""
     assert mx.from_config(yaml.safe_load(text)) == WITH_STRINGS[text]
-
-
-def test_infinite_numbers_are_made_again():
-    transform = mx.ScaleByPath({"w": float("inf")})
-    assert again(transform) == transform
-    with pytest.raises(ValueError, match=r"`SGD\(learning_rate=...\)` must be a number or a schedule, got 'fast'"):
-        mx.from_config({"name": "sgd", "learning_rate": "fast"})
 
 
 def test_a_configuration_is_written_by_hand():
@@ -207,6 +174,8 @@ def test_what_has_no_plain_values_is_refused_with_its_field():
         mx.to_config(mx.AdamW(1e-3, mask=lambda params: jax.tree.map(jnp.ndim, params)))
     with pytest.raises(ValueError, match=r"there is no optimizer or transform `Adamm`\. Did you mean"):
         mx.from_config({"name": "Adamm"})
+    with pytest.raises(ValueError, match=r"`SGD\(learning_rate=...\)` must be a number or a schedule, got 'fast'"):
+        mx.from_config({"name": "sgd", "learning_rate": "fast"})
 
 
 def test_numbers_are_the_shortest_that_are_read_back():

@@ -26,17 +26,9 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "momentum": lambda rate: mx.SGD(_rate(rate / 5), momentum=0.9),
     "Adam": lambda rate: mx.Adam(_rate(rate)),
     "MARSShampoo": lambda rate: mx.MARSShampoo(_rate(rate), adam_weight_decay=0.0),
-    "Lion": lambda rate: mx.Lion(_rate(rate / 3), weight_decay=1e-6),
-    "FTRL": lambda rate: mx.FTRL(_rate(5 * rate)),
-    "optimistic": lambda rate: mx.OptimisticGradientDescent(_rate(0.6 * rate)),
-    "Rprop": lambda rate: mx.Rprop(rate / 10),
     "Sophia": lambda rate: mx.Sophia(_rate(rate), gamma=1.0, weight_decay=1e-6),
     "AdaHessian": lambda rate: mx.AdaHessian(_rate(10 * rate)),
-    "LARS": lambda rate: mx.LARS(_rate(rate / 3), trust_coefficient=1.0),
-    "LAMB": lambda rate: mx.LAMB(_rate(rate)),
     "Adafactor": lambda rate: mx.Adafactor(_rate(3 * rate), min_dim_size_to_factor=2),
-    "Apollo": lambda rate: mx.Apollo(_rate(rate), 4, 50),
-    "SM3": lambda rate: mx.SM3(_rate(10 * rate)),
     "Muon": lambda rate: mx.Muon(_rate(rate), adam_learning_rate=_rate(rate)),
     "Scion": lambda rate: mx.Scion(_rate(rate), scale=1.0, constrained=False),
     "Dion": lambda rate: mx.Dion(_rate(rate), weight_decay=0.0, adam_weight_decay=0.0),
@@ -64,7 +56,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "SAM": lambda rate: mx.SAM(mx.Adam(_rate(rate)), mx.Chain(mx.Normalize(), mx.SGD(0.01))),
     "Mechanize": lambda rate: mx.Mechanize(mx.SGD(_rate(1.0), momentum=0.9), s_init=2e-4),
 }
-GRADIENT_DESCENT = {"SGD", "momentum", "optimistic", "ScheduleFreeSGD", "Lookahead"}
+GRADIENT_DESCENT = {"SGD", "momentum", "ScheduleFreeSGD", "Lookahead"}
 # For each problem, the learning rates of gradient descent and of the methods with a step of fixed size,
 # and the fraction of the loss that may be left.
 TARGETS = {

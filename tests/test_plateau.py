@@ -87,15 +87,12 @@ def test_what_is_not_finite_is_never_the_best():
         assert all(np.all(np.isfinite(x[-1])) for x in jtu.tree_leaves(state))
         in_pairs, _ = run(mx.ReduceOnPlateau(0.1, patience=2, accumulation_size=2), values)
         np.testing.assert_array_equal(in_pairs[:3], 1)
+    found, _ = run(mx.ReduceOnPlateau(0.5, patience=2), [1.0, np.nan, -np.inf, 0.5, np.inf, 0.4])
+    np.testing.assert_array_equal(found, [1, 1, 0.5, 0.5, 0.5, 0.5])  # the two count as no improvement
     with jax_defaults():
         theirs, their_state = run(optax.contrib.reduce_on_plateau(0.1, patience=2), [-np.inf, 3.0, 2.0, 1.0, 0.5])
     assert theirs[-1] < 1
     assert their_state.best_value[-1] == -np.inf
-
-
-def test_an_infinite_value_counts_as_no_improvement():
-    found, _ = run(mx.ReduceOnPlateau(0.5, patience=2), [1.0, np.nan, -np.inf, 0.5, np.inf, 0.4])
-    np.testing.assert_array_equal(found, [1, 1, 0.5, 0.5, 0.5, 0.5])
 
 
 def test_the_scale_is_kept_as_precise_as_numbers_are():
@@ -109,11 +106,7 @@ def test_the_scale_is_kept_as_precise_as_numbers_are():
     np.testing.assert_allclose(state.scale, 0.9**40, rtol=1e-5)
 
 
-def test_it_can_be_changed_during_the_run_and_swept():
-    def final(patience: Any) -> Any:
-        return run(mx.ReduceOnPlateau(0.5, patience), jnp.ones(9))[0][-1]
-
-    np.testing.assert_array_equal(jax.vmap(final)(jnp.asarray([1.0, 2.0, 4.0, 9.0])), [2**-8, 2**-4, 2**-2, 1])
+def test_it_can_be_changed_during_the_run():
     impatient = mx.ReduceOnPlateau(0.5, patience=2)
     g = jnp.ones(())
     state = impatient.init(g)
@@ -139,8 +132,7 @@ def test_bad_numbers_and_a_missing_value():
 def test_it_continues_from_the_state_of_optax():
     """Where no value was seen yet, that holds an infinity."""
     transform = mx.ReduceOnPlateau(0.5, patience=2)
-    begun = transform.init(jnp.ones(2))
-    state = dataclasses.replace(begun, best_value=jnp.asarray(jnp.inf))
+    state = dataclasses.replace(transform.init(jnp.ones(2)), best_value=jnp.asarray(jnp.inf))
     _, state = transform.update(jnp.ones(2), state, value=3.0)
     assert state.best_value == 3
 

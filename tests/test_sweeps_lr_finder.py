@@ -34,8 +34,12 @@ def find(train: Any, low: float = 1e-6, high: float = 1.0, **options: Any) -> sw
     return sweeps.lr_finder(mx.SGD(1.0), train, low, high, **given)
 
 
-def test_the_suggestion_is_before_the_minimum():
-    found = find(lowest_at(1e-2), seeds=3)
+@pytest.fixture(scope="module")
+def found() -> sweeps.RangeTest:
+    return find(lowest_at(1e-2), seeds=3)
+
+
+def test_the_suggestion_is_before_the_minimum(found: sweeps.RangeTest):
     np.testing.assert_allclose(found.rates, np.geomspace(1e-6, 1.0, 64))
     np.testing.assert_array_equal(found.scores, found.results.scores("loss", reduce="median"))
     # 80 % of the three decades between 1e-5 and 1e-2, but for the smoothing
@@ -51,14 +55,17 @@ def test_the_suggestion_is_before_the_minimum():
     assert np.argmin(found.smoothed) == pytest.approx(np.argmin(found.scores), abs=3)
 
 
-def test_large_metrics_may_be_good():
-    found = find(lowest_at(1e-2), metric="accuracy", mode="max")
-    loss = find(lowest_at(1e-2), metric="loss").suggestion or 0.0
-    assert found.note == ""
+def test_large_metrics_may_be_good(found: sweeps.RangeTest):
+    best = find(lowest_at(1e-2), metric="accuracy", mode="max")
+    assert best.note == ""
+    assert best.suggestion is not None
     assert found.suggestion is not None
-    assert 1e-4 < found.suggestion < loss  # accuracy reaches 80 % of its gain earlier than the logarithm of the loss
-    assert found.smoothed.max() == pytest.approx(0.99, rel=2e-3)
-    assert found.peak == found.rates[np.argmax(found.smoothed)]
+    # An accuracy has 80 % of its gain earlier than the logarithm of the loss.
+    assert 1e-4 < best.suggestion < found.suggestion
+    assert best.smoothed.max() == pytest.approx(0.99, rel=2e-3)
+    assert best.peak == best.rates[np.argmax(best.smoothed)]
+    assert best.plot().get_yscale() == "linear"
+    plt.close("all")
 
 
 def test_a_rate_that_diverges_in_another_metric_is_the_worst():
@@ -73,17 +80,17 @@ def test_a_rate_that_diverges_in_another_metric_is_the_worst():
 
 
 @pytest.mark.parametrize(
-    "center, low, high, has_suggestion, note",
+    "low, high, has_suggestion, note",
     [
-        (1e-2, 1e-6, 1e-4, True, "at the upper border of the range: raise `high`, 0.0001"),
-        (1e-2, 8e-3, 1.0, True, "at the lower border of the range: lower `low`, 0.008"),
-        (1e-2, 1e-9, 1e-6, False, "The score hardly depends on the rate: raise `high`, or train longer"),
-        (1e-2, 0.1, 1.0, False, "The training diverged at every rate: lower `low`, 0.1"),
-        (1e-2, 1e-2, 1.0, False, "No rate is better than the lowest: lower `low`, 0.01"),
+        (1e-6, 1e-4, True, "at the upper border of the range: raise `high`, 0.0001"),
+        (8e-3, 1.0, True, "at the lower border of the range: lower `low`, 0.008"),
+        (1e-9, 1e-6, False, "The score hardly depends on the rate: raise `high`, or train longer"),
+        (0.1, 1.0, False, "The training diverged at every rate: lower `low`, 0.1"),
+        (1e-2, 1.0, False, "No rate is better than the lowest: lower `low`, 0.01"),
     ],
 )
-def test_a_range_that_is_too_narrow(center: float, low: float, high: float, has_suggestion: bool, note: str):
-    found = find(lowest_at(center), low, high, n=32)
+def test_a_range_that_is_too_narrow(low: float, high: float, has_suggestion: bool, note: str):
+    found = find(lowest_at(1e-2), low, high, n=32)
     assert note in found.note
     assert note in repr(found)
     assert (found.suggestion is not None) == (found.peak is not None) == has_suggestion
@@ -101,15 +108,9 @@ def test_gradient_descent_on_a_quadratic():
         carry, _ = jax.lax.scan(lambda c, _: (optimizer.step(curvatures * c[0], c[1], c[0]), None), carry, length=20)
         return carry, jnp.sum(curvatures * carry[0] ** 2)
 
-    found = sweeps.lr_finder(
-        mx.Chain(mx.SGD(mx.schedules.Linear(1.0, 0.0, 40))),
-        sweeps.Trainable(start, advance),
-        1e-5,
-        1.0,
-        name="learning_rate.init_value",
-        segments=2,
-        **QUIET,
-    )
+    optimizer = mx.Chain(mx.SGD(mx.schedules.Linear(1.0, 0.0, 40)))
+    options: dict[str, Any] = {"name": "learning_rate.init_value", "segments": 2} | QUIET
+    found = sweeps.lr_finder(optimizer, sweeps.Trainable(start, advance), 1e-5, 1.0, **options)
     assert found.suggestion is not None
     assert 2e-3 < found.suggestion < 0.04  # the rate falls to zero, so that it may begin above the limit
     assert found.name == "learning_rate.init_value"
@@ -119,36 +120,30 @@ def test_gradient_descent_on_a_quadratic():
 def test_wrong_calls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
     train = lowest_at(1e-2)
-    schedule = mx.SGD(mx.schedules.Linear(1.0, 0.0, 40))
-    with pytest.raises(ValueError, match=r"is a schedule, Linear. Name the number in it .*`learning_rate.init_value`"):
-        sweeps.lr_finder(schedule, train, 1e-6, 1.0, **QUIET)
-    with pytest.raises(ValueError, match=r"is a schedule, WrappedSchedule. Test constant rates"):
-        sweeps.lr_finder(mx.SGD(lambda step: jnp.where(step < 9, 0.1, 0.01)), train, 1e-6, 1.0, **QUIET)
-    for low, high in ((1.0, 1e-6), (0.0, 1.0), (1e-6, np.inf)):
-        with pytest.raises(ValueError, match="two positive rates, the lower one first"):
-            find(train, low, high)
-    with pytest.raises(ValueError, match=r"n=...\)` must be an integer of at least 3"):
-        find(train, n=2)
+    line, stairs = mx.schedules.Linear(1.0, 0.0, 40), lambda step: jnp.where(step < 9, 0.1, 0.01)
+    scheduled = lambda rate: sweeps.lr_finder(mx.SGD(rate), train, 1e-6, 1.0)  # noqa: E731
     monkeypatch.setattr(Lane, "advance", None)  # before anything is trained
-    with pytest.raises(ValueError, match=r"There is no metric `los`.* Did you mean `loss`"):
-        find(train, metric="los")
-    with pytest.raises(ValueError, match=r"scores\(reduce=...\)` must be one of"):
-        find(train, reduce="sum")
-    with pytest.raises(ValueError, match=r"sweeps.lr_finder\(segments=2\)` needs a training that can be cut"):
-        find(train, segments=2)
-    with pytest.raises(ValueError, match=r"sweeps.lr_finder\(lr=...\)`.*Did you mean `learning_rate`"):
-        find(train, name="lr")
+    two = "two positive rates, the lower one first"
+    for call, message in (
+        (lambda: scheduled(line), "is a schedule, Linear. Name the number in it .*`learning_rate.init_value`"),
+        (lambda: scheduled(stairs), "is a schedule, WrappedSchedule. Test constant rates"),
+        (lambda: find(train, 1.0, 1e-6), two),
+        (lambda: find(train, 0.0, 1.0), two),
+        (lambda: find(train, 1e-6, np.inf), two),
+        (lambda: find(train, n=2), r"n=...\)` must be an integer of at least 3"),
+        (lambda: find(train, metric="los"), "There is no metric `los`.* Did you mean `loss`"),
+        (lambda: find(train, reduce="sum"), r"scores\(reduce=...\)` must be one of"),
+        (lambda: find(train, segments=2), r"lr_finder\(segments=2\)` needs a training that can be cut"),
+        (lambda: find(train, name="lr"), r"sweeps.lr_finder\(lr=...\)`.*Did you mean `learning_rate`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
-def test_the_plot(monkeypatch: pytest.MonkeyPatch):
-    found = find(lowest_at(1e-2), seeds=2)
+def test_the_plot(found: sweeps.RangeTest, monkeypatch: pytest.MonkeyPatch):
     ax = found.plot(plt.figure().gca())
-    assert (ax.get_xscale(), ax.get_yscale(), ax.get_xlabel(), ax.get_ylabel()) == (
-        "log",
-        "log",
-        "learning rate",
-        "loss",
-    )
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("learning rate", "loss")
     points, line, mark = ax.get_lines()
     np.testing.assert_array_equal(points.get_xdata(), found.rates)
     np.testing.assert_array_equal(line.get_ydata(), found.smoothed)
@@ -157,8 +152,6 @@ def test_the_plot(monkeypatch: pytest.MonkeyPatch):
     assert band.get_paths()[0].get_extents().x1 < 0.02  # as far as a seed is finite
     low, high = ax.get_ylim()
     assert low < 0.01 < 1 < high < 10
-    plt.figure()
-    assert find(lowest_at(1e-2), metric="accuracy", mode="max").plot().get_yscale() == "linear"
     plt.close("all")
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"requires matplotlib: `pip install \"modulax\[sweeps\]\"`"):

@@ -62,25 +62,18 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a training is traced, compiled and run."""
     CALLS.clear()
 
-    def counted(cls: Any, method: str, name: str) -> None:
-        original = getattr(cls, method)
+    def counted(name: str, function: Any) -> Any:
+        return lambda *args: (CALLS.update([name]), function(*args))[1]
 
-        def call(*args: Any) -> Any:
-            CALLS[name] += 1
-            return original(*args)
-
-        monkeypatch.setattr(cls, method, call)
-
-    counted(Lane, "advance", "run")
-    counted(jax.stages.Lowered, "compile", "compiled")
+    monkeypatch.setattr(Lane, "advance", counted("run", Lane.advance))
+    monkeypatch.setattr(jax.stages.Lowered, "compile", counted("compiled", jax.stages.Lowered.compile))
     return CALLS
 
 
 def test_batches_are_runs_of_one_program(counts: Counter[str]):
     study = new_study()
-    results = search(
-        study, trials=64, seeds=2, momentum=sweeps.OneMinus(sweeps.LogUniform(0.1, 1.0)), key=jax.random.key(7)
-    )
+    momentum = sweeps.OneMinus(sweeps.LogUniform(0.1, 1.0))
+    results = search(study, trials=64, seeds=2, momentum=momentum, key=jax.random.key(7))
     assert counts == {"traced": 2, "compiled": 1, "run": 4}
     optimizers: list[Any] = list(results.sweep)
     assert len(optimizers) == len(study.trials) == 64
@@ -110,12 +103,10 @@ def test_a_trial_that_diverges_in_another_metric_has_the_worst_value():
         is_bad = optimizer.learning_rate > 0.1
         return {"loss": jnp.where(is_bad, jnp.nan, 1.0), "accuracy": jnp.where(is_bad, 0.9, 0.5)}
 
-    rates = {"learning_rate": [0.01, 0.05, 0.5]}
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GridSampler(rates, seed=0))
-    space = sweeps.Uniform(0.001, 1.0)
-    sweeps.optuna(study, mx.SGD(0.1), train, metric="accuracy", trials=3, batch=3, learning_rate=space, progress=False)
-    values = np.array([trial.value for trial in study.trials], float)
-    np.testing.assert_array_equal(np.sort(values), [-np.inf, 0.5, 0.5])
+    rates = [0.01, 0.05, 0.5]
+    study = new_study(direction="maximize", sampler=optuna.samplers.GridSampler({"learning_rate": rates}, seed=0))
+    search(study, train, metric="accuracy", trials=3, batch=3, learning_rate=sweeps.Uniform(0.001, 1.0))
+    assert sorted(trial.value for trial in study.trials) == [-np.inf, 0.5, 0.5]
     assert study.best_params["learning_rate"] < 0.1
 
 
@@ -174,10 +165,14 @@ def test_trials_are_pruned(counts: Counter[str]):
     counts.clear()
     search(new_study(pruner=Above(-1.0)), training, trials=2, segments=4)
     assert counts["run"] == 1  # all were pruned after the first segment
+
+
+def test_a_trial_that_was_trained_to_the_end_is_not_pruned():
+    training = sweeps.Trainable(start, advance)
     study = new_study(pruner=Above(2.0))
     search(study, training, trials=1, batch=1, segments=4, learning_rate=sweeps.Choice([2.1]))
     assert study.trials[0].intermediate_values[2] < 2.0 < study.trials[0].value
-    assert study.trials[0].state == COMPLETE  # it was trained to the end
+    assert study.trials[0].state == COMPLETE
 
 
 def test_every_space_is_a_parameter(counts: Counter[str]):
@@ -196,13 +191,8 @@ def test_every_space_is_a_parameter(counts: Counter[str]):
         return optimizer.learning_rate(0) + optimizer.b1 + optimizer.b2
 
     results = sweeps.optuna(study, mx.AdamW(schedules[0]), loss, trials=6, batch=4, **QUIET, **spaces)
-    assert study.trials[0].params.keys() == {
-        "learning_rate",
-        "quantile of 1 - b1",
-        "b2",
-        "eps",
-        "quantile of weight_decay",
-    }
+    names = {"learning_rate", "quantile of 1 - b1", "b2", "eps", "quantile of weight_decay"}
+    assert study.trials[0].params.keys() == names
     assert {trial.params["learning_rate"] for trial in study.trials} == {repr(s) for s in schedules}
     optimizers: list[Any] = list(results.sweep)
     for trial, optimizer in zip(study.trials, optimizers, strict=True):
@@ -265,7 +255,7 @@ def test_an_exception_fails_the_batch(monkeypatch: pytest.MonkeyPatch):
 def test_wrong_calls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
     study = new_study()
-    cases: list[tuple[dict[str, Any], str]] = [
+    for options, message in (
         ({"lr": RATE}, r"sweeps.optuna\(lr=...\)`.*Did you mean `learning_rate`"),
         ({"learning_rate": [1.0]}, "must be a space, such as `sweeps.Choice"),
         ({"nesterov": sweeps.Choice([True, False])}, "`nesterov` of SGD is an option and not a hyperparameter"),
@@ -275,14 +265,13 @@ def test_wrong_calls(monkeypatch: pytest.MonkeyPatch):
         ({"batch": 0}, r"batch=...\)` must be a positive integer"),
         ({"trials": 0}, r"trials=...\)` must be a positive integer"),
         ({"segments": 2}, r"sweeps.optuna\(segments=2\)` needs a training that can be cut"),
-    ]
-    for options, message in cases:
+    ):
         with pytest.raises(ValueError, match=message):
-            search(study, **{"trials": 2} | options)
+            search(study, **{"trials": 2, **options})
     assert not study.trials  # all were refused before a trial was asked for
+    two = sweeps.Choice([0.1, mx.schedules.Linear(0.1, 0.0, 10)])
     with pytest.raises(ValueError, match="must have one structure"):
-        search(study, lambda o, key: {"loss": jnp.zeros(())}, trials=16,
-               learning_rate=sweeps.Choice([0.1, mx.schedules.Linear(0.1, 0.0, 10)]))  # fmt: skip
+        search(study, lambda o, key: {"loss": jnp.zeros(())}, trials=16, learning_rate=two)
     with pytest.raises(ValueError, match="needs a space for at least one hyperparameter"):
         sweeps.optuna(study, mx.SGD(1.0), train, trials=2)
     with pytest.raises(TypeError, match=r"needs a study, `optuna.create_study\(...\)`, as its first argument"):

@@ -1,10 +1,8 @@
 """`Results.plot`: which panels there are, their axes, scales, labels and data. No training: the metrics are made up."""
 
-import builtins
-import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -160,26 +158,22 @@ def test_several_classes_have_a_legend():
     assert len({line.get_color() for line in drawn}) == 3
 
 
-def schedules() -> sweeps.Sweep:
-    values = [mx.schedules.CosineDecay(rate, 100) for rate in (0.1, 0.2)]
-    return sweeps.grid(mx.AdamW(1e-3), learning_rate=values)
+NAMED: dict[str, tuple[Any, np.ndarray]] = {
+    "Adam": ([mx.Adam(0.1)], np.ones((1, 1))),
+    "Muon": ([mx.Muon(0.1)], np.full((1, 3), np.nan)),
+    "init_value=0.1, init_value=0.2": (
+        sweeps.grid(mx.AdamW(1e-3), learning_rate=[mx.schedules.CosineDecay(rate, 100) for rate in (0.1, 0.2)]),
+        np.ones((2, 3, 5)),
+    ),
+    "Adam, Lion": ([mx.Adam(0.1), mx.Lion(0.1)], np.ones((2, 2), int)),
+    "False, True": ([mx.Adam(0.1), mx.Adam(0.1, nesterov=True)], np.ones((2, 1))),
+}
 
 
-@pytest.mark.parametrize(
-    "sweep, metrics, names",
-    [
-        pytest.param(lambda: [mx.Adam(0.1)], np.ones((1, 1)), ["Adam"], id="one member, one seed"),
-        pytest.param(lambda: [mx.Adam(0.1)], np.full((1, 3), np.nan), ["Adam"], id="one member, diverged"),
-        pytest.param(schedules, np.ones((2, 3, 5)), ["init_value=0.1", "init_value=0.2"], id="schedules"),
-        pytest.param(lambda: [mx.Adam(0.1), mx.Lion(0.1)], np.ones((2, 2), int), ["Adam", "Lion"], id="classes"),
-        pytest.param(
-            lambda: [mx.Adam(0.1), mx.Adam(0.1, nesterov=True)], np.ones((2, 1)), ["False", "True"], id="options"
-        ),
-    ],
-)
-def test_values_that_are_not_numbers_have_names(sweep: Callable[[], Any], metrics: np.ndarray, names: list[str]):
-    ax = results_of(sweep(), metrics).plot().axes[-1]
-    assert [t.get_text() for t in ax.get_xticklabels()] == names
+@pytest.mark.parametrize("names", NAMED)
+def test_values_that_are_not_numbers_have_names(names: str):
+    ax = results_of(*NAMED[names]).plot().axes[-1]
+    assert [t.get_text() for t in ax.get_xticklabels()] == names.split(", ")
 
 
 def test_when_all_diverged_the_plot_says_so():
@@ -257,19 +251,18 @@ def test_the_style_of_the_caller_is_left_alone():
 @pytest.mark.parametrize(
     "kwargs, words",
     [
-        ({"metric": "los"}, ["`los`", "`loss`"]),
-        ({"kind": "curve"}, ["kind", "'curves'"]),
-        ({"kind": "curves"}, ["one value for each run"]),
-        ({"kind": "heatmap"}, ["two hyperparameters on a grid"]),
-        ({"hyperparameters": ["learningrate"]}, ["`learningrate`", "learning_rate"]),
-        ({"mode": "low"}, ["mode"]),
+        ({"metric": "los"}, "`los`.*`loss`"),
+        ({"kind": "curve"}, "kind.*'curves'"),
+        ({"kind": "curves"}, "one value for each run"),
+        ({"kind": "heatmap"}, "two hyperparameters on a grid"),
+        ({"hyperparameters": ["learningrate"]}, "`learningrate`.*learning_rate"),
+        ({"mode": "low"}, "mode"),
     ],
 )
-def test_what_cannot_be_plotted_is_explained(kwargs: dict[str, Any], words: list[str]):
+def test_what_cannot_be_plotted_is_explained(kwargs: dict[str, Any], words: str):
     results = results_of(sweeps.grid(mx.SGD(0.1), learning_rate=RATES), {"loss": np.ones((4, 1))})
-    with pytest.raises(ValueError) as error:  # noqa: PT011
+    with pytest.raises(ValueError, match=f"(?s){words}"):
         results.plot(**kwargs)
-    assert all(word in str(error.value) for word in words), error.value
 
 
 @pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "agg"])
@@ -302,14 +295,8 @@ def test_a_notebook_shows_a_figure_once(backend: str, monkeypatch: pytest.Monkey
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    found = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return found(name, *args, **kwargs)
-
     results = results_of([mx.Adam(0.1)], np.ones((1, 1)))
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=re.escape('pip install "modulax[sweeps]"')):
+    for name in [name for name in sys.modules if name.startswith("matplotlib")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r'pip install "modulax\[sweeps\]"'):
         results.plot()

@@ -39,8 +39,12 @@ def kinds(optimizer: Any, key: Any) -> Any:
     }
 
 
-def test_metrics_of_all_kinds_and_members_that_diverge():
-    results = sweeps.run(LEVELS, kinds, seeds=2, **QUIET)
+@pytest.fixture(scope="module")
+def results() -> sweeps.Results:
+    return sweeps.run(LEVELS, kinds, seeds=2, **QUIET)
+
+
+def test_metrics_of_all_kinds_and_members_that_diverge(results: sweeps.Results):
     metrics = results.metrics
     assert metrics["half"].dtype == jnp.bfloat16
     assert metrics["z"].dtype == np.complex64
@@ -58,15 +62,12 @@ def test_metrics_of_all_kinds_and_members_that_diverge():
     assert results.best("curve", mode="max")[1]["member"] == 1
     assert results.best("loss", reduce="min")[1]["member"] == 3
     assert results.best("loss", mode="max")[1]["member"] == 0
-    assert results.best("deep.0.count", mode="max")[1] == {
-        "member": 1, "optimizer": "SGD", "learning_rate": 2.0, "deep.0.count": 2.0,
-    }  # fmt: skip
+    assert results.best("deep.0.count", mode="max")[1]["deep.0.count"] == 2.0
     np.testing.assert_array_equal(results.final("curve")[:, 0], [1, 2, 3, 4])
     assert results.curve("curve").shape == (4, 2, 3)
-    assert results.table("loss")[3] | {"loss": 0} == {
-        "member": 3, "optimizer": "SGD", "learning_rate": 4.0,
-        "loss": 0, "loss_min": -4.0, "loss_max": np.inf, "diverged": 1,
-    }  # fmt: skip
+    *_, last = results.table("loss")
+    row = {"member": 3, "optimizer": "SGD", "learning_rate": 4.0, "loss": last["loss"]}
+    assert last == row | {"loss_min": -4.0, "loss_max": np.inf, "diverged": 1}
     assert "3 diverged" in repr(results)
     assert results.best_run("loss", reduce="min")["loss"] == -4.0  # the seed that did not diverge
     assert results.best_run("loss", reduce="min", seed=0)["loss"] == np.inf
@@ -135,42 +136,30 @@ def test_a_metric_with_the_name_of_a_hyperparameter_has_a_column_of_its_own(tmp_
     assert both.best("learning_rate")[1]["metrics.metrics.learning_rate"] == 2.5
 
 
-def test_a_metric_is_taken_by_name(monkeypatch: pytest.MonkeyPatch):
+def test_a_metric_is_taken_by_name(results: sweeps.Results, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    results = sweeps.run(LEVELS, kinds, seeds=2, **QUIET)
     np.testing.assert_array_equal(results["loss"], results.metrics["loss"])
     np.testing.assert_array_equal(results["deep.0.count"], results.metrics["deep"][0]["count"])
     assert "deep.0.count" in results._ipython_key_completions_()
     shown = results._repr_html_()
     assert shown.count("<tr>") == 5
     assert "the mean of the last values over the seeds" in shown
-    any_results: Any = results
-    with pytest.raises(ValueError, match=r"There is no metric `los`.*Did you mean `loss`"):
-        results["los"]
-    with pytest.raises(TypeError, match=r"takes the name of a metric: `curve`, .* in `results\.sweep`"):
-        any_results[0]
-    with pytest.raises(TypeError, match="not iterable"):
-        list(any_results)
-    with pytest.raises(AttributeError, match=r"`pandas\.DataFrame\(results\.table\(\)\)`"):
-        any_results.to_pandas()
-    with pytest.raises(AttributeError, match=r'`best_params`\. Write `results\.best_run\("loss"\)`'):
-        any_results.best_params  # noqa: B018
+    anything: Any = results
+    for call, error, says in (
+        (lambda: results["los"], ValueError, r"There is no metric `los`.*Did you mean `loss`"),
+        (lambda: results.best("los"), ValueError, "no metric `los`: there are `curve`, .*Did you mean `loss`"),
+        (lambda: results.best(), ValueError, "Choose a metric"),
+        (lambda: results.best("loss", mode="smallest"), ValueError, "mode"),
+        (lambda: results.best("loss", reduce="average"), ValueError, "reduce"),
+        (lambda: anything[0], TypeError, r"takes the name of a metric: `curve`, .* in `results\.sweep`"),
+        (lambda: list(anything), TypeError, "not iterable"),
+        (lambda: anything.to_pandas(), AttributeError, r"`pandas\.DataFrame\(results\.table\(\)\)`"),
+        (lambda: anything.best_params, AttributeError, r'`best_params`\. Write `results\.best_run\("loss"\)`'),
+    ):
+        with pytest.raises(error, match=says):
+            call()
     assert not hasattr(results, "other")
     assert copy.copy(results).segments is results.segments
-
-
-def test_names_of_metrics():
-    results = sweeps.run(LEVELS, lambda optimizer, key: {"loss": optimizer.learning_rate, "b": 1.0}, **QUIET)
-    for wrong, says in (
-        ("los", "no metric `los`: there are `b`, `loss`. Did you mean `loss`"),
-        (None, "Choose a metric"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            results.best(wrong)
-    with pytest.raises(ValueError, match="mode"):
-        results.best("loss", mode="smallest")
-    with pytest.raises(ValueError, match="reduce"):
-        results.best("loss", reduce="average")
 
 
 class Bar:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,6 @@ import jaxtyping
 import numpy as np
 import optax
 import pytest
-from flax import linen, nnx
 
 import modulax as mx
 from modulax import schedules, sweeps
@@ -30,52 +30,29 @@ Y = np.sin(3 * X[:, :1])
 TRACED: Counter[str] = Counter()
 
 
-def fit(optimizer: Any, params: Any, predict: Callable[[Any], Any], steps: int = 4) -> Any:
-    """Full-batch training; the loss before each step."""
+def linear(optimizer: Any, key: Any) -> Any:
+    """Train a linear model on all examples; the loss before each step."""
+    TRACED["linear"] += 1
 
     def step(carry: Any, _: None) -> Any:
         params, state = carry
-        loss, grads = jax.value_and_grad(lambda params: jnp.mean((predict(params) - Y) ** 2))(params)
+        loss, grads = jax.value_and_grad(lambda p: jnp.mean((X @ p["w"] + p["b"][None] - Y) ** 2))(params)
         return optimizer.step(grads, state, params), loss
 
-    _, losses = jax.lax.scan(step, (params, optimizer.init(params)), length=steps)
-    return losses
-
-
-def linear(optimizer: Any, key: Any) -> Any:
-    """Train a linear model."""
-    TRACED["linear"] += 1
     params = {"w": jax.random.normal(key, (2, 1)), "b": jnp.zeros((1,))}
-    losses = fit(optimizer, params, lambda p: X @ p["w"] + p["b"][None])
+    _, losses = jax.lax.scan(step, (params, optimizer.init(params)), length=4)
     return {"loss": losses[-1], "curve": losses}
 
 
-def equinox_model(optimizer: Any, key: Any) -> Any:
-    arrays, rest = eqx.partition(eqx.nn.MLP(2, 1, 8, 1, key=key), eqx.is_array)
-    return fit(optimizer, arrays, lambda arrays: jax.vmap(eqx.combine(arrays, rest))(X))
-
-
-def nnx_model(optimizer: Any, key: Any) -> Any:
-    graph, params = nnx.split(nnx.Linear(2, 1, rngs=nnx.Rngs(key)))
-    return fit(optimizer, params, lambda params: nnx.merge(graph, params)(jnp.asarray(X)))
-
-
-def linen_model(optimizer: Any, key: Any) -> Any:
-    model = linen.Dense(1)
-    return fit(optimizer, model.init(key, X), lambda params: model.apply(params, X))
-
-
-def assert_each_member_is_as_alone(results: sweeps.Results, train: Any, rtol: float = 1e-5) -> None:
+def assert_each_member_is_as_alone(results: sweeps.Results, train: Any) -> None:
     alone = jax.jit(train)
     for i, member in enumerate(results.sweep):
         for j, key in enumerate(results.keys):
-            for x, y in zip(
-                jax.tree.leaves(results.metrics), jax.tree.leaves(jax.device_get(alone(member, key))), strict=True
-            ):
-                np.testing.assert_allclose(x[i, j], y, rtol=rtol)
+            found = jax.tree.map(lambda x, i=i, j=j: x[i, j], results.metrics)
+            chex.assert_trees_all_close(found, alone(member, key), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("members, seeds, chunk", [(1, 1, None), (7, 2, None), (7, 3, 3), (5, 1, 2), (4, 2, 9)])
+@pytest.mark.parametrize("members, seeds, chunk", [(1, 1, None), (7, 3, 3), (5, 1, 2), (4, 2, 9)])
 def test_train_is_traced_twice_whatever_the_members_seeds_and_chunks(members: int, seeds: int, chunk: int | None):
     TRACED.clear()
     sweep = sweeps.grid(mx.SGD(0.1), learning_rate=np.linspace(0.01, 0.2, members))
@@ -119,12 +96,6 @@ def test_decay_clip_momentum_and_schedule_vary_in_one_program():
     assert_each_member_is_as_alone(results, linear)
 
 
-@pytest.mark.parametrize("train", [equinox_model, nnx_model, linen_model], ids=lambda f: f.__name__)
-def test_models_of_every_library(train: Any):
-    sweep = sweeps.concat([sweeps.grid(mx.SGD(0.1), learning_rate=[0.05, 0.1]), mx.Lion(1e-3)])
-    assert_each_member_is_as_alone(sweeps.run(sweep, train, seeds=2, **QUIET), train)
-
-
 def test_classes_share_a_table(tmp_path: Path):
     TRACED.clear()
     sweep = sweeps.concat([
@@ -153,15 +124,13 @@ def test_classes_share_a_table(tmp_path: Path):
 
 
 SGDS = sweeps.grid(mx.SGD(0.1), learning_rate=[0.05, 0.1])
+NOISE = [sweeps.grid(mx.NoisySGD(0.1, key=1), learning_rate=[0.05, 0.1]), mx.NoisySGD(0.1, key=2)]
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "one": lambda: mx.AdamW(1e-3),
-    "a list": lambda: [mx.SGD(0.1), mx.SGD(0.2)],
     "some on the device": lambda: [mx.SGD(jnp.asarray(0.1)), mx.SGD(0.2)],
-    "noise": lambda: sweeps.concat([
-        sweeps.grid(mx.NoisySGD(0.1, key=1), learning_rate=[0.05, 0.1]), mx.NoisySGD(0.1, key=2)
-    ]),
+    "noise": lambda: sweeps.concat(NOISE),
     "of optax": lambda: [mx.from_optax(optax.adam(1e-3)), mx.from_optax(optax.sgd(1e-2))],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -171,24 +140,16 @@ def test_whatever_is_an_optimizer(make: Any):
         assert_each_member_is_as_alone(results, linear)
 
 
-@pytest.mark.parametrize(
-    "decorated",
-    [jax.jit(linear), eqx.filter_jit(linear), functools.partial(linear)],
-    ids=["jit", "filter_jit", "partial"],
-)
-def test_train_may_be_jitted_or_partial(decorated: Any):
+def test_train_may_be_jitted_or_partial():
     expected = sweeps.run(SGDS, linear, **QUIET).metrics["loss"]
-    np.testing.assert_allclose(sweeps.run(SGDS, decorated, **QUIET).metrics["loss"], expected, rtol=1e-6)
+    for decorated in (jax.jit(linear), eqx.filter_jit(linear), functools.partial(linear)):
+        np.testing.assert_allclose(sweeps.run(SGDS, decorated, **QUIET).metrics["loss"], expected, rtol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")
 def test_double_precision():
     sweep = sweeps.grid(mx.SGD(0.1), learning_rate=[0.05, 0.1])
-
-    def train(optimizer: Any, key: Any) -> Any:
-        return jnp.float64(1.0) - optimizer.learning_rate
-
-    results = sweeps.run(sweep, train, **QUIET)
+    results = sweeps.run(sweep, lambda optimizer, key: jnp.float64(1.0) - optimizer.learning_rate, **QUIET)
     assert results.metrics.dtype == np.float64
     np.testing.assert_array_equal(results.metrics[:, 0], [0.95, 0.9])
 
@@ -237,23 +198,24 @@ def test_the_chunk_is_found_under_a_small_budget(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("members", [1, 7, 64, 100])
+def rounded_to(devices: int) -> Callable[[int], int]:
+    return lambda n: -(-n // devices) * devices
+
+
+@pytest.mark.parametrize("members", [1, 7, 100])
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("each", [1.0, 7.0, 30.0])
 def test_the_found_chunk_is_nearly_the_largest_that_fits(members: int, devices: int, each: float):
     def needed(width: int) -> int:
         return int(100 + each * width / devices)
 
-    def rounded(n: int) -> int:
-        return -(-n // devices) * devices
-
-    width = _memory.fitting(needed, members, rounded, None, 300)
+    width = _memory.fitting(needed, members, rounded_to(devices), None, 300)
     assert width % devices == 0
     assert needed(width) <= 300
     most = max(w for w in range(devices, 1000, devices) if needed(w) <= 300)
     assert -(-members // width) <= -(-members // most) + 1
-    assert width <= rounded(members)
-    assert _memory.fitting(needed, members, rounded, None, float("inf")) == rounded(members)
+    assert width <= rounded_to(devices)(members)
+    assert _memory.fitting(needed, members, rounded_to(devices), None, float("inf")) == rounded_to(devices)(members)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +224,7 @@ def test_the_found_chunk_is_nearly_the_largest_that_fits(members: int, devices: 
 def test_chunks_are_of_equal_size(members: int, chunk: int, devices: int, width: int):
     """36 members in chunks of 24 would train 12 copies of the last one."""
 
-    def rounded(n: int) -> int:
-        return -(-n // devices) * devices
-
-    assert _memory.fitting(lambda n: n, members, rounded, chunk, 300) == width
+    assert _memory.fitting(lambda n: n, members, rounded_to(devices), chunk, 300) == width
 
 
 def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: pytest.MonkeyPatch):
@@ -279,7 +238,7 @@ def test_a_device_without_memory_is_answered_with_a_smaller_chunk(monkeypatch: p
         sweeps.run(sweep, linear, **QUIET)
     with pytest.raises(MemoryError, match="Try `chunk=8`"):
         sweeps.run(sweep, linear, progress=False)
-    assert "Try `chunk=16`" in _memory.exhausted(24, lambda n: -(-n // 8) * 8)
+    assert "Try `chunk=16`" in _memory.exhausted(24, rounded_to(8))
     with pytest.raises(MemoryError, match="Use a smaller model or batch, fewer seeds"):
         sweeps.run(sweep[:1], linear, **QUIET)
 
@@ -355,6 +314,7 @@ def in_a_scan(loader: Any) -> Any:
 
 
 loader, RANDOM = batches(), np.random.default_rng(0)
+TWO_CLASSES = [mx.SGD(0.1), mx.Lion(0.1)]
 TAKES = r"is no function of its arguments: .*`next\(loader\)`.*`jax.pure_callback`"
 TRAINABLE: Any = sweeps.Trainable  # for functions that a type checker refuses
 READS = r"reads a traced value as a Python number.*`jnp\.where`"
@@ -381,14 +341,8 @@ WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (SGDS, lambda optimizer, key: eqx.nn.MLP(2, 2, 2, 1, key=key), {}, TypeError, "keep a model or a function out"),
     (SGDS, lambda optimizer, key: key, {}, TypeError, "`the result: a random key`"),
     (SGDS, lambda optimizer, key: jnp.zeros((0, 2)), {}, TypeError, r"an empty array of shape \(0, 2\)"),
-    (
-        [mx.SGD(0.1), mx.Lion(0.1)],
-        of_class,
-        {},
-        ValueError,
-        r"For Lion, `loss` is float32\[2\]; for SGD, it is float32\[3\]",
-    ),
-    ([mx.SGD(0.1), mx.Lion(0.1)], named_by_class, {}, ValueError, r"For Lion, `SGD` is absent"),
+    (TWO_CLASSES, of_class, {}, ValueError, r"For Lion, `loss` is float32\[2\]; for SGD, it is float32\[3\]"),
+    (TWO_CLASSES, named_by_class, {}, ValueError, r"For Lion, `SGD` is absent"),
     (SGDS, linear, {"seeds": 0}, ValueError, r"`sweeps\.run\(seeds=\.\.\.\)` must be a positive integer, got 0"),
     (SGDS, linear, {"chunk": 0}, ValueError, "chunk.*positive integer, got 0"),
     (SGDS, returned(1), {"segments": 0}, ValueError, "segments.*positive integer, got 0"),
@@ -396,13 +350,7 @@ WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (SGDS, linear, {"key": jax.random.split(jax.random.key(0), 2)}, ValueError, r"an array of shape \(2,\)"),
     (SGDS, linear, {"memory": "1GB"}, ValueError, "such as `memory=8e9`"),
     (SGDS, linear, {"memory": 0}, ValueError, "such as `memory=8e9`"),
-    (
-        SGDS,
-        wrong_carry(w=lambda x: x.astype(jnp.bfloat16)),
-        {},
-        TypeError,
-        r"`w` is float32\[2\] before .* bfloat16\[2\] after",
-    ),
+    (SGDS, wrong_carry(w=lambda x: x.astype(jnp.bfloat16)), {}, TypeError, r"`w` is float32.* bfloat16\[2\] after"),
     (SGDS, wrong_carry(w=lambda x: x[:1]), {}, TypeError, r"`w` is float32\[2\] before .* float32\[1\] after"),
     (SGDS, wrong_carry(n=lambda x: 3), {}, TypeError, "`n` is int32.* absent after it. Keep a step count as an array"),
     (SGDS, wrong_carry(name=lambda x: "other"), {}, TypeError, "the same non-arrays. `name` changed"),
@@ -417,7 +365,7 @@ WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (SGDS, lambda o, key: {"a": {"b": 1.0}, "a.b": 2.0}, {}, ValueError, "several metrics with the name `a.b`"),
     (SGDS, returned(1, 2, 3), {}, TypeError, r"a pair, `\(carry, metrics\)`, and it returned a tuple of 3"),
     (SGDS, returned({"loss": 1.0}), {}, TypeError, r"a pair, `\(carry, metrics\)`, and it returned dict"),
-    (SGDS, sweeps.Trainable(start, lambda o, carry: (carry, None)), {}, TypeError, "`advance` must return its metrics"),
+    (SGDS, TRAINABLE(start, lambda o, carry: (carry, None)), {}, TypeError, "`advance` must return its metrics"),
 ]
 
 

@@ -3,6 +3,7 @@
 import functools
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -59,13 +60,14 @@ class AbstractFaulty(mx.AbstractTransform):
         return g * self.factor.astype(g.dtype)
 
 
-class DtypeLeak(AbstractFaulty):
-    """The update takes the dtype of the number."""
+class Faulty(AbstractFaulty):
+    """Makes of a gradient and of its number what it should not."""
 
+    rule: Callable[[Any, Any], Any] = eqx.field(static=True)
     factor: Any = mx.number(0.5)
 
     def change(self, g: Any) -> Any:
-        return g.astype(self.factor.dtype) * self.factor
+        return self.rule(g, self.factor)
 
 
 class Retraced(AbstractFaulty):
@@ -93,30 +95,12 @@ def _update_and_wait(self: Waiting, *args: Any, **kwargs: Any) -> Any:
 type.__setattr__(Waiting, "update", _update_and_wait)
 
 
-class NaiveRoot(AbstractFaulty):
-    """The root of a square has no derivative at zero."""
-
-    factor: Any = mx.number(0.5)
-
-    def change(self, g: Any) -> Any:
-        return g / (jnp.sqrt(g * g) + self.factor.astype(g.dtype))
-
-
 @jax.custom_jvp
 def _halved(x: Any) -> Any:
     return x / 2
 
 
 _halved.defjvps(lambda tangent, _, x: tangent)
-
-
-class WrongDerivative(AbstractFaulty):
-    """The derivative of another function."""
-
-    factor: Any = mx.number(0.5)
-
-    def change(self, g: Any) -> Any:
-        return _halved(self.factor.astype(g.dtype)) * g
 
 
 @jax.custom_batching.custom_vmap
@@ -130,70 +114,28 @@ def _product_of_batches(size: Any, batched: Any, x: Any, y: Any) -> Any:
     return jnp.broadcast_to(x[0] * y, (x.shape[0], *y.shape[-1:])), True
 
 
-class OneForAll(AbstractFaulty):
+def _one_for_all(g: Any, x: Any) -> Any:
     """In a batch, the number of the first one counts for all."""
-
-    factor: Any = mx.number(0.25)
-
-    def change(self, g: Any) -> Any:
-        return _product(self.factor.astype(g.dtype), g.reshape(-1)).reshape(g.shape)
-
-
-class ZeroByZero(AbstractFaulty):
-    """No epsilon."""
-
-    factor: Any = mx.number(0.5)
-
-    def change(self, g: Any) -> Any:
-        return g / jnp.abs(g) * self.factor.astype(g.dtype)
-
-
-class Underflow(AbstractFaulty):
-    """An epsilon that float16 does not hold."""
-
-    factor: Any = mx.number(1e-8)
-
-    def change(self, g: Any) -> Any:
-        return g / (jnp.abs(g) + self.factor.astype(g.dtype))
-
-
-class Promoting(AbstractFaulty):
-    """Relies on JAX to promote dtypes."""
-
-    factor: Any = mx.number(0.5)
-
-    def change(self, g: Any) -> Any:
-        return (g * self.factor).astype(g.dtype)
-
-
-class RealOnly(AbstractFaulty):
-    """Right for real numbers alone."""
-
-    factor: Any = mx.number(0.5)
-
-    def change(self, g: Any) -> Any:
-        return jnp.where(jnp.imag(g) == 0, g, jnp.nan)
-
-
-class Flattened(AbstractFaulty):
-    """Scalars become vectors."""
-
-    factor: Any = mx.number(0.5)
-
-    def change(self, g: Any) -> Any:
-        return jnp.atleast_1d(g)
+    return _product(x.astype(g.dtype), g.reshape(-1)).reshape(g.shape)
 
 
 class Wrapping(mx.AbstractTransform):
     """A counter that overflows."""
 
+    count: Callable[[Any, Any], Any] = eqx.field(static=True, default=lambda counter, updates: counter + 1)
+    shape: tuple[int, ...] = eqx.field(static=True, default=())
+
     def init(self, params: Any) -> Any:
         del params
-        return HeavyBallState(jnp.zeros((), jnp.int32))
+        return HeavyBallState(jnp.zeros(self.shape, jnp.int32))
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         del params, extra
-        return updates, HeavyBallState(state.velocity + 1)
+        return updates, HeavyBallState(self.count(state.velocity, updates))
+
+
+def _skipped(counter: Any, updates: Any) -> Any:
+    return counter + (~jnp.isfinite(mx.tree.norm(updates))).astype(jnp.int32)
 
 
 class Incurious(mx.AbstractTransform):
@@ -205,47 +147,6 @@ class Incurious(mx.AbstractTransform):
 
     def update(self, updates: Any, state: Any, params: Any = None) -> Any:  # pyright: ignore
         del params
-        return updates, state
-
-
-class Greedy(mx.AbstractTransform):
-    """Changes the dict that it was given."""
-
-    def init(self, params: Any) -> Any:
-        del params
-        return mx.EmptyState()
-
-    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del extra
-        return jtu.tree_map(lambda g: jnp.zeros(g.shape), updates), state
-
-
-class WrapsWhereItSkips(Wrapping):
-    """Counts what it skips."""
-
-    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del params, extra
-        bad = ~jnp.isfinite(mx.tree.norm(updates))
-        return updates, HeavyBallState(state.velocity + bad.astype(jnp.int32))
-
-
-class FloatCounter(Wrapping):
-    """A counter that becomes a float."""
-
-    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del params, extra
-        return updates, HeavyBallState(state.velocity.astype(jnp.float32) + 1)
-
-
-class OnePlaceholder(mx.AbstractTransform):
-    """An empty array for what is absent."""
-
-    def init(self, params: Any) -> Any:
-        del params
-        return HeavyBallState(jnp.zeros((0,)))
-
-    def update(self, updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        del params, extra
         return updates, state
 
 
@@ -287,29 +188,35 @@ class Deaf(mx.AbstractOptimizer):
         return mx.Chain(mx.Trace(0.9), mx.ScaleByLearningRate(self.learning_rate))
 
 
+KEPT, COUNT = "structure_shapes_and_dtypes_are_kept", "counters_saturate"
 FAULTS: list[tuple[Any, str, str]] = [
     (Forgetful(flag=True), "at_is_the_transform_of_the_next_step", "`Forgetful.flag` became False"),
     (Late(), "at_is_the_transform_of_the_next_step", "the update of `at(state)`"),
     (Unread(), "a_field_that_is_a_dtype_is_one_of_the_state", "`accumulator_dtype` is the dtype of nothing"),
     (Deaf(0.1), "a_field_of_an_optimizer_is_handed_on", "`momentum` is not handed on"),
-    (DtypeLeak(), "structure_shapes_and_dtypes_are_kept", "became float32[2]. A number times an array"),
-    (FloatCounter(), "structure_shapes_and_dtypes_are_kept", "became float32[]. `modulax.safe_increment(count)`"),
+    (Faulty(lambda g, x: g.astype(x.dtype) * x), KEPT, "became float32[2]. A number times an array"),
+    (Faulty(lambda g, x: jnp.atleast_1d(g)), KEPT, "float32[1]"),
+    (
+        Wrapping(lambda n, _: n.astype(jnp.float32)),
+        KEPT,
+        "became float32[]. `modulax.safe_increment(count)`",
+    ),
     (Retraced(), "a_changed_number_is_not_traced", "was traced again"),
     (Retraced(), "a_changed_number_is_not_traced_in_your_own_jit", "was traced again"),
-    (OneForAll(), "a_batch_of_transforms_is_a_loop", "a batch of transforms: at"),
-    (WrongDerivative(), "gradients_are_finite_and_right", "finite differences give"),
+    (Faulty(_one_for_all, 0.25), "a_batch_of_transforms_is_a_loop", "a batch of transforms: at"),
     (Waiting(), "update_returns_before_the_result_is_ready", "result was ready"),
-    (NaiveRoot(), "gradients_are_finite_and_right", "nan"),
-    (ZeroByZero(), "updates_of_every_size_stay_finite", "nan"),
-    (Underflow(), "zeros_are_fine_in_low_precision", "nan"),
-    (Promoting(), "strict_promotion_is_obeyed", "promotion"),
-    (RealOnly(), "complex_parameters_work", "nan"),
-    (Flattened(), "structure_shapes_and_dtypes_are_kept", "float32[1]"),
-    (OnePlaceholder(), "state_is_a_module_of_arrays", "shape=(0,)"),
-    (Wrapping(), "counters_saturate", "overflowed to -2147483647"),
-    (WrapsWhereItSkips(), "counters_saturate", "write `modulax.safe_increment(count)`"),
+    # The derivative of another function; the root of a square, which has none at zero; and no epsilon.
+    (Faulty(lambda g, x: _halved(x) * g), "gradients_are_finite_and_right", "finite differences give"),
+    (Faulty(lambda g, x: g / (jnp.sqrt(g * g) + x)), "gradients_are_finite_and_right", "nan"),
+    (Faulty(lambda g, x: g / jnp.abs(g)), "updates_of_every_size_stay_finite", "nan"),
+    # An epsilon that float16 does not hold.
+    (Faulty(lambda g, x: g / (jnp.abs(g) + x.astype(g.dtype)), 1e-8), "zeros_are_fine_in_low_precision", "nan"),
+    (Faulty(lambda g, x: (g * x).astype(g.dtype)), "strict_promotion_is_obeyed", "promotion"),
+    (Faulty(lambda g, x: jnp.where(jnp.imag(g) == 0, g, jnp.nan)), "complex_parameters_work", "nan"),
+    (Wrapping(lambda counter, _: counter, (0,)), "state_is_a_module_of_arrays", "shape=(0,)"),
+    (Wrapping(), COUNT, "overflowed to -2147483647"),
+    (Wrapping(_skipped), COUNT, "write `modulax.safe_increment(count)`"),
     (Incurious(), "unknown_extra_arguments_are_ignored", "unexpected keyword"),
-    (Greedy(), "structure_shapes_and_dtypes_are_kept", "bfloat16"),
 ]
 
 
@@ -328,7 +235,7 @@ def error_of(index: int) -> Exception | None:
     return raised(law, Case(transform))
 
 
-@pytest.mark.parametrize("index", range(len(FAULTS)), ids=[f"{type(t).__name__}-{law}" for t, law, _ in FAULTS])
+@pytest.mark.parametrize("index", range(len(FAULTS)), ids=[f"{law}: {says}" for _, law, says in FAULTS])
 def test_a_fault_breaks_a_law(index: int):
     assert FAULTS[index][2] in str(error_of(index))
 
@@ -376,13 +283,6 @@ def test_only_transforms_are_checked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
     with pytest.raises(TypeError, match="check_transform"):
         check_transform(lambda g: g)  # pyright: ignore[reportArgumentType]
-
-
-def test_every_law_says_what_it_promises():
-    for name, law in LAWS.items():
-        first = law.statement.splitlines()[0]
-        assert first.endswith((".", ":")), name
-        assert len(first) > 20, name
 
 
 def test_it_is_importable_without_any_extra():

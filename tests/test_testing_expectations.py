@@ -296,6 +296,9 @@ def _at_another_start(self: Any, state: Any) -> Any:
     return self.replace(factor=0.3, start=int(np.any(state.velocity["bias"] != 0)))
 
 
+AT, DTYPE = "at_is_the_transform_of_the_next_step", "a_field_that_is_a_dtype_is_one_of_the_state"
+ADDRESS, IN_FORCE = "every_number_has_an_address", "a_number_in_force_is_listed"
+REPR = "the_repr_can_be_read"
 TRANSFORMS: list[tuple[str, Any]] = [
     ("complex_parameters_work", with_methods(init=_refusing)),
     ("state_is_a_module_of_arrays", with_init(lambda params: params)),
@@ -307,41 +310,32 @@ TRANSFORMS: list[tuple[str, Any]] = [
     ("whole_models_are_fine", with_methods(step=_other_step)),
     ("states_can_be_donated", with_init(HeavyBallState)),
     ("the_transform_survives_donation", eqx.tree_at(lambda t: t.factor, Erratic(), jnp.asarray(0.5))),
-    (
-        "a_field_that_is_a_dtype_is_one_of_the_state",
-        Typed(lambda d, p: jnp.float32 if d == jnp.bfloat16 else d or p.dtype),
-    ),
-    ("a_field_that_is_a_dtype_is_one_of_the_state", Typed(lambda d, p: d or jnp.float16)),
-    ("a_field_that_is_a_dtype_is_one_of_the_state", Typed(lambda d, p: d or p.dtype)),
+    (DTYPE, Typed(lambda d, p: jnp.float32 if d == jnp.bfloat16 else d or p.dtype)),
+    (DTYPE, Typed(lambda d, p: d or jnp.float16)),
+    (DTYPE, Typed(lambda d, p: d or p.dtype)),
     ("nnx_optimizers_take_it", with_methods(update=_worse_later)),
     ("pickle_can_save_it", Narrowed()),
-    ("at_is_the_transform_of_the_next_step", with_methods(at=_at_another_start)),
-    (
-        "at_is_the_transform_of_the_next_step",
-        with_methods(at=lambda self, state: eqx.tree_at(lambda t: t.factor, self, None)),
-    ),
-    ("at_is_the_transform_of_the_next_step", with_methods(at=lambda self, state: mx.Scale(0.5))),
-    ("at_is_the_transform_of_the_next_step", chain_at(other=mx.Scale(0.5))),
-    ("at_is_the_transform_of_the_next_step", chain_at(scale=mx.Trace(0.5))),
-    ("every_number_has_an_address", with_methods(hyperparameters=lambda self, state=None: {})),
-    ("every_number_has_an_address", with_methods(addresses=lambda self: {})),
-    ("every_number_has_an_address", with_methods(hyperparameters=lambda self, state=None: {"factor": 0.5})),
-    ("every_number_has_an_address", with_methods(addresses=lambda self: {"factor": lambda t: t.factor + 0})),
-    ("every_number_has_an_address", with_methods(hyperparameters=_listed_once)),
-    ("every_number_has_an_address", with_methods(replace=lambda self, **changes: self)),
-    ("every_number_has_an_address", with_methods(replace=_replacing(start=1))),
-    ("every_number_has_an_address", TwoNumbers()),
-    ("a_number_in_force_is_listed", with_methods(hyperparameters=lambda self, state=None: {"factor": np.zeros(3)})),
-    (
-        "a_number_in_force_is_listed",
-        with_methods(hyperparameters=lambda self, state=None: {"factor": np.asarray(np.nan)}),
-    ),
+    (AT, with_methods(at=_at_another_start)),
+    (AT, with_methods(at=lambda self, state: eqx.tree_at(lambda t: t.factor, self, None))),
+    (AT, with_methods(at=lambda self, state: mx.Scale(0.5))),
+    (AT, chain_at(other=mx.Scale(0.5))),
+    (AT, chain_at(scale=mx.Trace(0.5))),
+    (ADDRESS, with_methods(hyperparameters=lambda self, state=None: {})),
+    (ADDRESS, with_methods(addresses=lambda self: {})),
+    (ADDRESS, with_methods(hyperparameters=lambda self, state=None: {"factor": 0.5})),
+    (ADDRESS, with_methods(addresses=lambda self: {"factor": lambda t: t.factor + 0})),
+    (ADDRESS, with_methods(hyperparameters=_listed_once)),
+    (ADDRESS, with_methods(replace=lambda self, **changes: self)),
+    (ADDRESS, with_methods(replace=_replacing(start=1))),
+    (ADDRESS, TwoNumbers()),
+    (IN_FORCE, with_methods(hyperparameters=lambda self, state=None: {"factor": np.zeros(3)})),
+    (IN_FORCE, with_methods(hyperparameters=lambda self, state=None: {"factor": np.asarray(np.nan)})),
     ("unknown_names_are_refused", with_methods(replace=_refusing)),
     ("unknown_names_are_refused", with_methods(replace=lambda self, **changes: self)),
-    ("the_repr_can_be_read", with_methods(__repr__=lambda self: "Erratic(factor=0.25)")),
-    ("the_repr_can_be_read", with_methods(__repr__=lambda self: "Overriding(factor=array(0.5))")),
-    ("the_repr_can_be_read", with_methods(__repr__=lambda self: "Overriding(factor=0.7)")),
-    ("the_repr_can_be_read", with_methods(__repr__=lambda self: "Overriding(factor=0.25)")),
+    (REPR, with_methods(__repr__=lambda self: "Erratic(factor=0.25)")),
+    (REPR, with_methods(__repr__=lambda self: "Overriding(factor=array(0.5))")),
+    (REPR, with_methods(__repr__=lambda self: "Overriding(factor=0.7)")),
+    (REPR, with_methods(__repr__=lambda self: "Overriding(factor=0.25)")),
 ]
 
 
