@@ -332,6 +332,7 @@ def test_what_is_small_or_as_it_should_be_has_no_note():
     reduced = planning.Communication("all-reduce", "ClipByGlobalNorm", 1, 4, 8.0)
     assert not [*notes(report(state=(small,), collectives=(reduced,)), 2**26, None, True)]
     assert not [*notes(report(temp_bytes=2**33, hbm_bytes=2**40), 2**26, None, False)], "a whole step has activations"
+    assert not [*notes(report(peak_bytes=2**34), 2**26, None, True)], "it just fits"
 
 
 def test_units():
@@ -364,7 +365,7 @@ batch = jax.ShapeDtypeStruct((4, 8), "float32")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     run = ["planned_run:optimizer", "planned_run:params", "--topology", "cpu:4", "--mesh", "data=2,model=2"]
-    main([*run, "--zero", "data", "--spec", "planned_run:specs"])
+    main([*run, "--zero", "data,model", "--spec", "planned_run:specs"])
     shown = capsys.readouterr().out
     assert "32 parameters on 4 × cpu (data=2, model=2)" in shown
     assert "trace.trace" in shown
