@@ -137,9 +137,16 @@ def restored(path: Path) -> jax.Array:
     return checkpoint.restore(path, OLD)[0]["w"]
 
 
-def killed_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
-    """Ends the process at a call of a function, counted from 0, before it does anything."""
-    calls, original = [], getattr(owner, name)
+@pytest.mark.parametrize(
+    "owner, name, call, kept",
+    [(Path, "rename", 0, OLD), (Path, "rename", 1, OLD), (shutil, "rmtree", 0, NEW)],
+    ids=["before the first rename", "between the renames", "before the old one is deleted"],
+)
+def test_at_every_instant_of_a_save_there_is_a_whole_checkpoint(
+    owner: Any, name: str, call: int, kept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The old one, until the new one is in place. The process ends where a function is called for the nth time."""
+    path, calls, original = tmp_path / "a", [], getattr(owner, name)
 
     def ends(*args: Any, **kwargs: Any) -> Any:
         calls.append(1)
@@ -147,45 +154,14 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int)
             raise KilledError
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(owner, name, ends)
-
-
-@pytest.mark.parametrize("call", [0, 1], ids=["before the first rename", "between the renames"])
-def test_until_the_new_checkpoint_is_in_place_there_is_the_old_one(
-    call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    path = tmp_path / "a"
     checkpoint.save(path, OLD)
     with monkeypatch.context() as patch:
-        killed_at(patch, Path, "rename", call)
+        patch.setattr(owner, name, ends)
         with pytest.raises(KilledError):
             checkpoint.save(path, NEW, overwrite=True)
-    np.testing.assert_array_equal(restored(path), OLD["w"])
+    np.testing.assert_array_equal(restored(path), kept["w"])
     checkpoint.save(path, NEW, overwrite=True)
     np.testing.assert_array_equal(restored(path), NEW["w"])
-
-
-def test_afterwards_there_is_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "a"
-    checkpoint.save(path, OLD)
-    with monkeypatch.context() as patch:
-        killed_at(patch, shutil, "rmtree", 0)
-        with pytest.raises(KilledError):
-            checkpoint.save(path, NEW, overwrite=True)
-    np.testing.assert_array_equal(restored(path), NEW["w"])
-
-
-def test_nothing_is_left_of_the_old_one(tmp_path: Path):
-    path = tmp_path / "a"
-    checkpoint.save(path, OLD)
-    checkpoint.save(path, NEW, overwrite=True)
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
-
-
-def test_a_checkpoint_beside_is_another_one(tmp_path: Path):
-    checkpoint.save(tmp_path / "run.1", OLD)
-    with pytest.raises(FileNotFoundError, match=r"There is no checkpoint at `.*run`"):
-        restored(tmp_path / "run")
 
 
 # --- What comes back ---------------------------------------------------------------------------------
@@ -293,13 +269,13 @@ def test_a_path_may_be_relative_in_new_folders_and_that_of_a_file(tmp_path: Path
             call()
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, np.float64, np.int32])
-def test_a_restore_changes_no_dtype(dtype: Any):
-    with pytest.raises(ValueError, match="does not cast"):
-        checkpoint.load_state_dict({"w": X}, {"w": np.zeros(2, dtype)})
-    if dtype == jnp.bfloat16:  # as many bytes, and another meaning
-        with pytest.raises(ValueError, match="`w` is bfloat16 in the checkpoint, but `w` of the template is float16"):
-            checkpoint.load_state_dict({"w": X.astype(np.float16)}, {"w": np.zeros(2, dtype)})
+def test_a_restore_changes_no_dtype():
+    for dtype in (jnp.bfloat16, jnp.float16, np.float64, np.int32):
+        with pytest.raises(ValueError, match="does not cast"):
+            checkpoint.load_state_dict({"w": X}, {"w": np.zeros(2, dtype)})
+    # As many bytes, and another meaning:
+    with pytest.raises(ValueError, match="`w` is bfloat16 in the checkpoint, but `w` of the template is float16"):
+        checkpoint.load_state_dict({"w": X.astype(np.float16)}, {"w": np.zeros(2, jnp.bfloat16)})
 
 
 @pytest.mark.parametrize("is_plateau_first", [False, True])
