@@ -1,6 +1,10 @@
-"""Deliberate differences from optax."""
+"""Deliberate differences from optax: the rows of `docs/differences_from_optax.md`."""
 
+import re
+from pathlib import Path
 from typing import NamedTuple
+
+PAGE = Path(__file__).parents[1] / "docs" / "differences_from_optax.md"
 
 
 class Difference(NamedTuple):
@@ -21,3 +25,12 @@ class Difference(NamedTuple):
     why: str
     test: str
     reference: str = ""
+
+
+def _listed() -> tuple[Difference, ...]:
+    table = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table[2:])
+    return tuple(Difference(*row[:4], row[5].strip("`"), row[4]) for row in rows)
+
+
+DIFFERENCES = _listed()

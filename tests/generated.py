@@ -33,13 +33,12 @@ from modulax.tree._paths import named_leaves
 from . import exports
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
-from .instances import DIFFERENCES, TRANSFORMS
+from .instances import TRANSFORMS
 from .oracles.ledger import AROUND, CURVATURE, DEPARTURES, FIRST_ORDER, RELEASED, Released
-from .vocabulary import ARGUMENTS, followers, rows
+from .vocabulary import followers, rows
 
 ROOT = Path(__file__).parents[1]
 PUBLIC_NAMES = Path(__file__).parent / "public_names.txt"
-MISSING_ARGUMENTS = Path(__file__).parent / "users" / "wrong" / "missing_arguments.py"
 STATE_DTYPES = Path(__file__).parent / "state_dtypes.txt"
 # What `import modulax` brings, and the edges, which are imported by themselves.
 PLACES = [
@@ -146,11 +145,6 @@ def vocabulary() -> str:
     return table(("optax 0.2.8", "modulax"), rows())
 
 
-def arguments() -> str:
-    """A row for every optax function whose arguments or defaults differ in modulax."""
-    return table(("optax 0.2.8", "modulax"), [(f"`optax.{path}`", words) for path, words in sorted(ARGUMENTS.items())])
-
-
 def concrete(module: types.ModuleType, base: type) -> dict[str, type]:
     """The public classes of a module that are subclasses of a base and can be made."""
     found = ((name, getattr(module, name)) for name in dir(module) if not name.startswith("_"))
@@ -213,10 +207,9 @@ PAGES = {
     "docs/features.md": [contents],
     "docs/api/optimizers.md": [optimizers_by_group],
     "docs/choosing_an_optimizer.md": [groups, compared, sooner, optimizers],
-    "docs/differences_from_optax.md": [partial(differences, DIFFERENCES)],
     "docs/differences_from_optax_functions.md": [partial(differences, FUNCTION_DIFFERENCES)],
     "docs/released_code.md": [released, partial(released, FIRST_ORDER + AROUND + CURVATURE), departures],
-    "docs/optax_names.md": [follows, arguments, vocabulary],
+    "docs/optax_names.md": [follows, vocabulary],
 }
 
 
@@ -308,8 +301,7 @@ def missing_arguments() -> str:
                 p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in given
             ):
                 calls.setdefault(x, f"{place}.{name}()  # wrong: reportCallIssue, call-arg\n")
-    head = '"""Constructors without their required arguments. Generated: `python -m tests.generated`."""\n'
-    return f"{head}\nimport modulax as mx\n\n{''.join(sorted(calls.values()))}"
+    return f"import modulax as mx\n\n{''.join(sorted(calls.values()))}"
 
 
 def state_dtypes() -> str:
@@ -340,7 +332,6 @@ def state_dtypes() -> str:
 def main() -> None:
     exports.main()
     PUBLIC_NAMES.write_text(names(), encoding="utf-8")
-    MISSING_ARGUMENTS.write_text(missing_arguments(), encoding="utf-8")
     STATE_DTYPES.write_text(state_dtypes(), encoding="utf-8")
     for name in PAGES:
         (ROOT / name).write_text(page(name), encoding="utf-8")

@@ -26,11 +26,6 @@ def test_the_public_names_and_their_arguments_are_the_promised_ones():
     assert promised == found, "\n".join(("if this is meant, `python -m tests.generated`:", *changed))
 
 
-def test_type_checkers_are_shown_every_class_without_its_required_arguments():
-    written = generated.MISSING_ARGUMENTS.read_text(encoding="utf-8")
-    assert written == generated.missing_arguments(), "`python -m tests.generated`"
-
-
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_every_public_object_has_a_docstring_of_its_own(module):
     for name in public_names(module):

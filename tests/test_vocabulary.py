@@ -13,7 +13,7 @@ from modulax._catalog.optax_names import PLACES, RENAMED, home
 
 from .instances import TRANSFORMS
 from .loops import each
-from .vocabulary import ARGUMENTS, MODULES, NAMELESS, followers, functions, has_other_arguments, names
+from .vocabulary import MODULES, NAMELESS, followers, functions, has_other_arguments, listed_arguments, names
 
 
 def test_nothing_of_optax_is_missing():
@@ -40,7 +40,11 @@ def test_modules_of_functions_are_called_the_same(module: str):
 @each(functions)
 def test_arguments_are_called_the_same(path: str):
     """And have the same order and defaults, unless the page says what is otherwise; then it is."""
-    assert has_other_arguments(path, functions()[path]) == (path in ARGUMENTS)
+    assert has_other_arguments(path, functions()[path]) == (path in listed_arguments())
+
+
+def test_what_the_page_says_of_arguments_is_about_functions_of_optax():
+    assert 20 < len(listed_arguments() & functions().keys()) == len(listed_arguments())
 
 
 def test_what_follows_optax_on_request_is_compared_with_optax():

@@ -4,6 +4,8 @@ import enum
 import functools
 import inspect
 import operator
+import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +15,7 @@ import optax.experimental
 import modulax
 from modulax._catalog.optax_names import RENAMED, home
 
+PAGE = Path(__file__).parents[1] / "docs" / "optax_names.md"
 # The modules of optax, and the module of modulax that is searched first.
 MODULES = {
     "": "",
@@ -47,35 +50,6 @@ NAMELESS = {
 # Names of which there are several uses, with what their counterpart is for.
 _PAIR = "`modulax.AbstractTransform` as a type; `modulax.from_functions(init, update)` for the call with two functions"
 USES = {"GradientTransformation": _PAIR, "GradientTransformationExtraArgs": _PAIR}
-
-# Arguments whose names or defaults differ from optax.
-ARGUMENTS = {
-    "adadelta": "`Adadelta(mask=...)`, as in `AdamW`, for `weight_decay_mask`; `learning_rate=1` instead of None",
-    "adafactor": "`Adafactor(mask=...)` for `weight_decay_mask`",
-    "add_noise": "`AddNoise(key=0)`, an integer or a key, for `seed`",
-    "constant_schedule": "`schedules.Constant(constant)` for `value`",
-    "contrib.differentially_private_aggregate": "`DifferentiallyPrivateAggregate(key=...)` for `seed`",
-    "contrib.dpsgd": "`DPSGD(key=...)`, an integer or a key, for `seed`",
-    "contrib.hutchinson_estimator_diag_hessian": "`HutchinsonDiagonal(key=0)`, an integer or a key, for `random_seed`",
-    "contrib.muon": "`Muon(mask=...)` for `weight_decay_mask`; `ns_coeffs` is a tuple of triples, or one triple",
-    "contrib.scale_by_muon": "`ScaleByMuon(ns_coeffs=...)` is a tuple of triples, or one triple",
-    "contrib.schedule_free_eval_params": "`optimizer.eval_params(state, params)`, a method of every optimizer",
-    "contrib.sophia": "`Sophia(mask=...)` for `weight_decay_mask`; nothing is printed",
-    "global_norm": "`tree.norm(tree)` for `updates`",
-    "init_empty_state": "`EmptyState()`, without the parameters",
-    "lars": "`LARS(mask=...)` for `weight_decay_mask`; `trust_ratio_mask=None` selects all leaves, like True",
-    "masked": "`Masked(inner, mask)`: extra arguments that are trees like the parameters are masked too",
-    "noisy_sgd": "`NoisySGD(key=0)`, an integer or a key, for `seed`",
-    "optimistic_adam": "`OptimisticAdam(learning_rate, beta=optimism / learning_rate)`; other arguments by name",
-    "partition": "`Partition(transforms, labels)` for `param_labels`; extra arguments as for `Masked`",
-    "scale_by_learning_rate": "`ScaleByLearningRate(learning_rate)`: the argument is required",
-    "scale_by_schedule": "`ScaleBySchedule(step_size)` for `step_size_fn`",
-    "sgdr_schedule": "`schedules.SGDR(cycles)` for `cosine_kwargs`",
-    "stateless": "`Stateless(function)` for `f`",
-    "stateless_with_tree_map": "`Stateless(function, leafwise=True)`",
-    "tree.get": "`tree.get(state, name)` raises an error where nothing matches; `default=None` returns None",
-    "with_extra_args_support": "`from_optax(tx)`; every transform of modulax takes extra arguments",
-}
 
 
 @functools.cache
@@ -112,6 +86,13 @@ def followers() -> list[tuple[str, str, str]]:
         if field is not None and path.rpartition(".")[0] != "transforms":
             lines.append((f"`optax.{path}`", f'`{there}(follow="optax")`', f'`"{field.default}"`'))
     return sorted(set(lines))
+
+
+@functools.cache
+def listed_arguments() -> frozenset[str]:
+    """The functions of which the page says that their arguments or defaults differ."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Renamed arguments")[2].partition("\n## ")[0]
+    return frozenset(re.findall(r"^\| `optax\.([\w.]+)` \|", section, re.MULTILINE))
 
 
 def has_other_arguments(path: str, there: str) -> bool:

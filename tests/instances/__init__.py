@@ -7,6 +7,7 @@ Register every new class here: it inherits every test of `test_contract.py`, and
 import importlib
 import re
 
+from ..differences import DIFFERENCES as DIFFERENCES
 from . import curves
 from ._instance import Instance as Instance
 
@@ -16,7 +17,6 @@ FAMILIES = [importlib.import_module(f"{__name__}.{name}") for name in _NAMES]
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
 # The first of each class, by its name: nothing is built.
 FIRSTS = tuple({re.split(r"[-(]", instance.name)[0]: instance for instance in reversed(TRANSFORMS)}.values())[::-1]
-DIFFERENCES = tuple(difference for family in (*FAMILIES, curves) for difference in family.DIFFERENCES)
 SCHEDULES = curves.SCHEDULES
 EVERYTHING = TRANSFORMS + SCHEDULES + curves.STATEFUL
 assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"

@@ -11,7 +11,6 @@ import modulax as mx
 from modulax import aggregate
 from modulax.numerics import abs_sq, at_least_float32
 
-from ..differences import Difference
 from ._instance import Instance, twins
 
 
@@ -89,24 +88,5 @@ TRANSFORMS = (
         lambda: aggregate.AddMeanVarianceToOpt(mx.SGD(0.1, 0.9), 0.5, accumulation_steps=3),
         lambda: aggregating.add_mean_variance_to_opt(optax.sgd(0.1, 0.9), 0.5, accumulation_steps=3),
         examples=3,
-    ),
-)
-
-DIFFERENCES = (
-    Difference(
-        "`aggregate.AddMeanVarianceToOpt`, for a single example",
-        "its variance counts as zero",
-        "0 / 0: the moving average stays NaN",
-        "a last batch of one example must not ruin the statistics of a run",
-        "test_aggregate.py::test_a_single_example_has_no_variance",
-        "definition of the sample variance",
-    ),
-    Difference(
-        "`aggregate.AddMeanVarianceToOpt` over several batches, under `jax_enable_x64`",
-        "variances in float64",
-        "variances accurate to seven digits: the bias corrections are computed in float32",
-        "as requested by the setting",
-        "test_aggregate.py::test_variances_of_several_batches_are_in_double_precision",
-        "design, section on numbers",
     ),
 )

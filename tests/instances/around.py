@@ -3,7 +3,6 @@
 import modulax as mx
 from modulax import schedules
 
-from ..differences import Difference
 from ._instance import Instance
 from ._masks import KERNELS, previous
 
@@ -53,5 +52,3 @@ TRANSFORMS = (
     Instance("GramsAdamW", lambda: mx.GramsAdamW(0.05, weight_decay=0.1, mask=KERNELS)),
     Instance("CautiousLion", lambda: mx.CautiousLion(0.05, weight_decay=0.1, mask=KERNELS)),
 )
-
-DIFFERENCES: tuple[Difference, ...] = ()

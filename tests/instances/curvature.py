@@ -85,5 +85,3 @@ TRANSFORMS = (
     Instance("ScaleBySophiaG", lambda: mx.ScaleBySophiaG(batch_size=10, update_interval=1), extra=OBJECTIVE),
     Instance("SophiaG", lambda: mx.SophiaG(0.05), extra=OBJECTIVE),
 )
-
-DIFFERENCES = ()

@@ -5,7 +5,6 @@ import optax
 
 from modulax import schedules
 
-from ..differences import Difference
 from ._instance import Instance, twins
 from ._masks import WARMUP, decaying
 
@@ -86,40 +85,6 @@ SCHEDULES = (
     Instance("WrappedSchedule", lambda: schedules.WrappedSchedule(decaying), lambda: decaying),
 )
 
-DIFFERENCES = (
-    Difference(
-        "`CosineOneCycle`, `LinearOneCycle`",
-        "the peak is exactly at the requested fraction of the cycle",
-        "the peak is rounded down to a whole step",
-        "a cycle of length 1.0 has a peak too, for schedules over fractions of a run",
-        "test_schedules_values.py::test_what_optax_does_otherwise",
-        "https://arxiv.org/abs/1708.07120",
-    ),
-    Difference(
-        "`WarmupConstant(warmup_steps=0)`",
-        "the peak, from the first step on",
-        "the initial value, forever",
-        "without a warm-up, the schedule is past it",
-        "test_schedules_values.py::test_what_optax_does_otherwise",
-        "",
-    ),
-    Difference(
-        "`WarmupCosineDecay` with a peak of zero",
-        "ends at `end_value`",
-        "ends at zero: `end_value` is divided by the peak, and 0 / 0 counts as zero",
-        "the end is an argument of its own",
-        "test_schedules_values.py::test_what_optax_does_otherwise",
-        "follows from the definition",
-    ),
-    Difference(
-        "schedules with `transition_steps=0` or `decay_rate=0`",
-        "an error",
-        "constant at the initial value, with a log message",
-        "either a mistake, or a use for `Constant`",
-        "test_schedules_values.py::test_what_optax_does_otherwise",
-        "",
-    ),
-)
 
 STATEFUL = (
     Instance(

@@ -3,7 +3,6 @@
 import modulax as mx
 from modulax import schedules
 
-from ..differences import Difference
 from ._instance import Instance
 from ._masks import KERNELS, decaying
 
@@ -51,4 +50,3 @@ TRANSFORMS = (
     Instance("FOCUS", lambda: mx.FOCUS(0.05, weight_decay=0.1, mask=KERNELS)),
     Instance("FOCUS-schedules", lambda: mx.FOCUS(decaying, 0.8, schedules.Linear(0.8, 0.95, 10), decaying)),
 )
-DIFFERENCES: tuple[Difference, ...] = ()

@@ -6,7 +6,6 @@ import optax
 
 import modulax as mx
 
-from ..differences import Difference
 from ._instance import Instance, twins
 from ._masks import BIASES, KERNELS, decaying, is_bias, matrices, not_bias
 
@@ -138,47 +137,4 @@ TRANSFORMS = (
     Instance("NoisySGD", lambda: mx.NoisySGD(0.05), lambda: optax.noisy_sgd(0.05, key=0)),
     Instance("NoisySGD-schedules", lambda: mx.NoisySGD(decaying, decaying, key=1)),
     Instance("SM3", lambda: mx.SM3(0.05), lambda: with_scalars(optax.sm3(0.05))),
-)
-
-DIFFERENCES = (
-    Difference(
-        "LARS with weight decay",
-        "divides by ‖g‖ + λ‖w‖",
-        "divides by ‖g + λw‖; so does `LARS(follow='optax')`",
-        "the paper's equation 6",
-        "test_equations_layerwise.py::test_the_ratio_of_lars_is_not_that_of_optax",
-        "https://arxiv.org/abs/1708.03888",
-    ),
-    Difference(
-        "Adafactor(learning_rate=None)",
-        "takes steps of min(1e-2, 1/√t)",
-        "has no learning rate, that is, a step size of 1; so does `Adafactor(follow='optax')`",
-        "the paper's algorithm 4; relative steps of 1 do not converge",
-        "test_factored.py::test_the_relative_step_is_not_that_of_optax",
-        "https://arxiv.org/abs/1804.04235",
-    ),
-    Difference(
-        "Adafactor(decay_offset=...) on a fresh state",
-        "steps before the offset use a decay rate of 0",
-        "NaN from the first step",
-        "a fractional power of a negative number is NaN",
-        "test_factored.py::test_an_offset_on_a_fresh_state",
-        "https://github.com/google-deepmind/optax/pull/1791",
-    ),
-    Difference(
-        "SM3 on scalars",
-        "one sum of squares",
-        "raises IndexError",
-        "a scalar is treated as a vector with one entry",
-        "test_factored.py::test_sm3_takes_scalars",
-        "https://github.com/google-deepmind/optax/pull/1736",
-    ),
-    Difference(
-        "Normalize of zero updates",
-        "zero",
-        "NaN",
-        "zero has no direction",
-        "test_equations_layerwise.py::test_optax_divides_zero_by_zero",
-        "https://github.com/google-deepmind/optax/pull/1743",
-    ),
 )

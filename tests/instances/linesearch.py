@@ -10,7 +10,6 @@ import optax
 import modulax as mx
 from modulax.numerics import abs_sq, at_least_float32
 
-from ..differences import Difference
 from ._instance import Instance
 
 
@@ -79,66 +78,5 @@ TRANSFORMS = (
         lambda: mx.LBFGS(0.1, 3, False, None),
         lambda: optax.lbfgs(0.1, 3, False, None),
         updates=uphill,
-    ),
-)
-
-_SEARCH, _LBFGS = "test_linesearch.py", "test_lbfgs.py"
-_WRIGHT = "https://doi.org/10.1007/978-0-387-40065-5"
-DIFFERENCES = (
-    Difference(
-        "ScaleByLBFGS, pairs of parameters and gradients without positive curvature",
-        "skipped, without dropping an older pair; `count` counts it as a step, and `skipped` as a pair",
-        "kept, unless their product is exactly zero; the direction may ascend or be infinite",
-        "the estimate of the inverse Hessian stays positive definite",
-        f"{_LBFGS}::test_a_pair_of_negative_curvature_is_left_out",
-        "https://github.com/google-deepmind/optax/issues/1203",
-    ),
-    Difference(
-        "ScaleByLBFGS, after a step that did not move",
-        "the direction is computed as if the step had not happened",
-        "the direction may be zero",
-        "a failed step must not block progress forever",
-        f"{_LBFGS}::test_after_no_step_there_is_still_a_direction",
-        _WRIGHT,
-    ),
-    Difference(
-        "line searches, after a step size of zero",
-        "the next search starts with 1, or with the maximal step size",
-        "the next search starts with the last step size, and stays at zero",
-        "a batch without a finite loss must not block progress forever",
-        f"{_SEARCH}::test_a_step_of_zero_is_no_end_for_the_next_search",
-        _WRIGHT,
-    ),
-    Difference(
-        "ScaleByZoomLinesearch, if no step decreases the loss enough",
-        "the trial step with the smallest loss",
-        "the last trial step",
-        "never worse, and often still progress",
-        f"{_SEARCH}::test_of_bad_steps_the_least_bad_is_taken",
-        _WRIGHT,
-    ),
-    Difference(
-        "ScaleByBacktrackingLinesearch, `grad` of complex parameters",
-        "the conjugate of the result of `jax.grad`, like the updates",
-        "the result of `jax.grad`; optax's zoom search takes the conjugate",
-        "both searches share one convention",
-        f"{_SEARCH}::test_optax_wants_other_gradients_of_complex_parameters_for_its_other_search",
-        "https://github.com/google-deepmind/optax",
-    ),
-    Difference(
-        "ScaleByBacktrackingLinesearch, `rtol` where the loss is negative",
-        "a fraction of the loss's absolute value",
-        "a fraction of the signed loss, which makes the condition stricter",
-        "a tolerance must relax a condition",
-        f"{_SEARCH}::test_a_relative_tolerance_is_one_for_negative_losses_too",
-        "https://github.com/google-deepmind/optax",
-    ),
-    Difference(
-        "line searches, extra arguments that the loss does not accept",
-        "ignored",
-        "a TypeError",
-        "another part of the chain may need them",
-        f"{_SEARCH}::test_extra_arguments_of_others_are_no_mistake",
-        "https://github.com/google-deepmind/optax",
     ),
 )

@@ -9,7 +9,6 @@ import optax
 import modulax as mx
 from modulax import schedules
 
-from ..differences import Difference
 from ._instance import ROUNDED, Instance, twins
 from ._masks import KERNELS, decaying, growing, not_bias, previous
 
@@ -376,72 +375,5 @@ TRANSFORMS = (
             optax.contrib.differentially_private_aggregate(1.5, 0.0, 0), optax.sgd(0.05, 0.9, nesterov=True)
         ),
         examples=3,
-    ),
-)
-JORDAN = "https://kellerjordan.github.io/posts/muon/"
-DIFFERENCES: tuple[Difference, ...] = (
-    Difference(
-        "ScaleByMuon",
-        'Nesterov momentum without bias correction; `follow="optax"` follows optax',
-        "corrects the bias of the two terms of Nesterov momentum by two different factors",
-        "orthogonalization removes the scale of the momentum, so there is no bias to correct",
-        "test_muon.py::test_the_momentum_of_optax_is_corrected_unevenly",
-        f"{JORDAN}, torch.optim.Muon",
-    ),
-    Difference(
-        "Muon",
-        'AdamW for the other parameters; NAdamW with `follow="optax"`',
-        "NAdamW for the other parameters if Muon uses Nesterov momentum",
-        "Nesterov momentum is an option of Muon only",
-        "test_muon.py::test_the_adam_of_optax_beside_muon_looks_ahead",
-        f"{JORDAN}, https://github.com/KellerJordan/Muon",
-    ),
-    Difference(
-        "ScaleByMuon, a matrix of zeros in float16",
-        "stays zero",
-        "NaN: 1e-8 is zero in float16",
-        "arithmetic is done in at least float32",
-        "test_muon.py::test_a_matrix_of_zeros_stays",
-        "",
-    ),
-    Difference(
-        "ScaleByMuon(adaptive=True), a batch of matrices in one array",
-        "scales each matrix by its own nuclear norm",
-        "scales all matrices of the array by the sum of their norms",
-        "the dual norm is defined per matrix",
-        "test_muon.py::test_an_adaptive_update_is_as_long_as_the_momentum",
-        "https://arxiv.org/abs/2409.20325",
-    ),
-    Difference(
-        "ScaleByMuon, non-matrix parameters",
-        "pass through",
-        "an error",
-        "like every transform that applies to some leaves only",
-        "test_muon.py::test_together_is_as_one_by_one",
-        "",
-    ),
-    Difference(
-        "GaLore",
-        'the smaller side of a matrix is projected; the larger one with `follow="optax"`',
-        "the larger side is projected",
-        "with full rank, the projection is lossless",
-        "test_equations_matrices.py::test_the_larger_side_loses_something",
-        "https://arxiv.org/abs/2403.03507, algorithm 2",
-    ),
-    Difference(
-        "GaLore(weight_decay=...)",
-        'the weights decay after the step; before it with `follow="optax"`',
-        "the weights decay before the step",
-        "the authors' code does so",
-        "test_equations_matrices.py::test_weights_of_galore_decay_after_the_step",
-        "https://github.com/jiaweizzhao/GaLore",
-    ),
-    Difference(
-        "DifferentiallyPrivateAggregate, DPSGD",
-        "`key` is required",
-        "the default key is 0, with a warning",
-        "predictable noise gives no privacy",
-        "test_equations_matrices.py::test_gradients_of_examples_are_asked_for",
-        "",
     ),
 )

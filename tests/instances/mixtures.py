@@ -10,7 +10,6 @@ from optax import contrib
 import modulax as mx
 from modulax import schedules
 
-from ..differences import Difference
 from ._instance import ROUNDED, Instance, twins
 from ._masks import KERNELS, bowl, decaying, not_bias
 
@@ -154,32 +153,5 @@ TRANSFORMS = (
         lambda: mx.Sophia(decaying, clip_threshold=None, hessian_diagonal_fn=mx.HutchinsonDiagonal(3)),
         extra=OBJECTIVE,
         rtol=1e-5,
-    ),
-)
-
-DIFFERENCES = (
-    Difference(
-        "ScaleByRprop, Rprop",
-        "returns the step for the current gradient",
-        "returns the step for the previous gradient; the first step is zero",
-        'the algorithm has no delay; `follow="optax"` follows optax',
-        "test_equations_mixtures.py::test_rprop_steps_at_once",
-        "Riedmiller and Braun 1993; Igel and Hüsken 2003; optax PR 1725",
-    ),
-    Difference(
-        "ScaleByACProp, ACProp",
-        "variance about the new mean, g - m_t",
-        "variance about the previous mean, g - m_{t-1}: larger by 1 / b1 in every step",
-        "the paper and the authors' code use the new mean; `follow='optax'` follows optax",
-        "test_equations_mixtures.py::test_acprop_deviates_from_the_new_mean",
-        "Zhuang et al. 2021, algorithm 2; https://github.com/juntang-zhuang/ACProp-Optimizer",
-    ),
-    Difference(
-        "ScaleBySophia, Sophia",
-        "uses a curvature estimate in the step that computes it; no bias correction of the first moment",
-        "uses it from the next step on, so that the first step divides by eps; bias-corrects the first moment",
-        'the paper\'s algorithm 3; `follow="optax"` follows optax',
-        "test_sophia.py::test_an_estimate_is_used_at_once",
-        "Liu et al. 2023, algorithm 3",
     ),
 )

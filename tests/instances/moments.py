@@ -10,7 +10,6 @@ import optax
 import modulax as mx
 from modulax import schedules
 
-from ..differences import Difference
 from ._instance import ROUNDED, Instance, twins
 from ._masks import KERNELS, decaying, not_bias
 
@@ -93,63 +92,4 @@ TRANSFORMS = (
     twins("Adagrad", mx.Adagrad, optax.adagrad, 0.05),
     twins("OptimisticGradientDescent", mx.OptimisticGradientDescent, optax.optimistic_gradient_descent, 0.05, 0.7, 0.4),
     twins("OptimisticAdam", mx.OptimisticAdam, optax.optimistic_adam_v2, 0.05, alpha=0.9, beta=0.6),
-)
-
-DIFFERENCES = (
-    Difference(
-        "AMSGrad",
-        "takes the maximum of the second moment, then corrects its bias",
-        "takes the maximum of the bias-corrected second moment",
-        "with the correction first, the first gradient is weighted by 1 / (1 - b2); `follow='optax'` does this",
-        "test_equations_moments.py::test_amsgrad_takes_the_maximum_before_the_correction",
-        "https://openreview.net/forum?id=ryQu7f-RZ",
-    ),
-    Difference(
-        "Adan",
-        "weights the difference of the updates by b2",
-        "weights it by 1 - b2",
-        "the paper's β₂ is 1 - b2 here; `follow='optax'` follows optax",
-        "test_equations_moments.py::test_adan_weights_the_difference_by_b2",
-        "https://arxiv.org/abs/2208.06677, algorithm 1",
-    ),
-    Difference(
-        "Adan with weight decay",
-        "divides the parameters by 1 + learning_rate * weight_decay after the step",
-        "subtracts learning_rate * weight_decay times the parameters, as AdamW does",
-        "the paper's weight decay is proximal; `follow='optax'` follows optax",
-        "test_equations_moments.py::test_adan_decays_proximally",
-        "https://arxiv.org/abs/2208.06677, algorithm 1",
-    ),
-    Difference(
-        "ScaleByYogi, Yogi",
-        "corrects the bias of the whole denominator, with its eps; the first moment starts at zero",
-        "corrects the bias of the second moment inside the root; both moments start at 1e-6; so does `follow='optax'`",
-        "the first author's code. The paper's algorithm 2 has no bias corrections: `follow='paper'`",
-        "test_equations_moments.py::test_yogi_in_optax_corrects_inside_the_root",
-        "https://github.com/tensorflow/addons/blob/master/tensorflow_addons/optimizers/yogi.py",
-    ),
-    Difference(
-        "Adadelta without a learning rate",
-        "descends, with a learning rate of 1",
-        "ascends: with `learning_rate=None` the sign is not flipped",
-        "the paper's step is minus the scaled gradient",
-        "test_equations_moments.py::test_adadelta_needs_no_learning_rate",
-        "https://arxiv.org/abs/1212.5701, algorithm 1",
-    ),
-    Difference(
-        "RAdam in float32",
-        "rectifies from the same step on as in exact arithmetic, by the correct factor",
-        "steps are wrong by one percent at b2 = 0.999, and rectified from step 2 instead of 6 at b2 = 0.9999",
-        "the usual formula for the length of the average suffers from cancellation",
-        "test_equations_moments.py::test_radam_knows_the_length_of_its_average_in_float32",
-        "https://arxiv.org/abs/1908.03265, algorithm 2",
-    ),
-    Difference(
-        "RAdam(threshold) below 4",
-        "rectifies only where the factor exists, from a length of 4 on",
-        "NaN from the first step at which the length is between the threshold and 4",
-        "the root of a negative number",
-        "test_equations_moments.py::test_radam_with_a_threshold_below_four",
-        "https://arxiv.org/abs/1908.03265, algorithm 2",
-    ),
 )

@@ -2,7 +2,6 @@
 
 import modulax as mx
 
-from ..differences import Difference
 from ._instance import Instance
 
 TRANSFORMS = (
@@ -14,5 +13,3 @@ TRANSFORMS = (
     Instance("StochasticRounding", lambda: mx.StochasticRounding(mx.AdamW(0.1))),
     Instance("LossScaling", lambda: mx.LossScaling(mx.SGD(0.1, 0.9), 8.0, growth_interval=2)),
 )
-
-DIFFERENCES: tuple[Difference, ...] = ()

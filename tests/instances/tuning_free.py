@@ -7,7 +7,6 @@ import optax
 import modulax as mx
 from modulax import schedules
 
-from ..differences import Difference
 from ._instance import Instance, twins
 from ._masks import KERNELS, loss, not_bias
 
@@ -124,56 +123,4 @@ TRANSFORMS = (
         extra=loss,
     ),
     Instance("MoMoAdam-decay", lambda: mx.MoMoAdam(0.5, weight_decay=0.1), extra=loss),
-)
-
-_EQUATIONS = "test_equations_tuning_free.py"
-DIFFERENCES = (
-    Difference(
-        "Prodigy",
-        "no bias correction",
-        "Adam's bias corrections, as in the authors' code with `use_bias_correction=True`; so does `follow=\"optax\"`",
-        'the authors\' code. In the paper, eps is multiplied by the estimate before the step: `follow="paper"`',
-        f"{_EQUATIONS}::test_what_optax_does_otherwise",
-        "https://github.com/konstmish/prodigy, https://arxiv.org/abs/2306.06101",
-    ),
-    Difference(
-        "DAdaptAdamW",
-        "no bias correction",
-        "Adam's bias corrections, as in the authors' code with `use_bias_correction=True`; so does `follow=\"optax\"`",
-        'the authors\' code. In the paper, the numerator is weighted by the new mean square: `follow="paper"`',
-        f"{_EQUATIONS}::test_what_optax_does_otherwise",
-        "https://github.com/facebookresearch/dadaptation, https://arxiv.org/abs/2301.07733",
-    ),
-    Difference(
-        "MoMo and MoMoAdam, with weight decay",
-        "divides the new weights by 1 + learning_rate * weight_decay",
-        "divides the old weights, but not the step",
-        'a proximal step, as in the authors\' code; `follow="optax"` follows optax',
-        f"{_EQUATIONS}::test_what_optax_does_otherwise",
-        "https://github.com/fabian-sp/MoMo",
-    ),
-    Difference(
-        "PolyakSGD, with a scaling",
-        "`scaling` multiplies the step",
-        "`scaling` multiplies the gradient, so that a smaller value makes longer steps",
-        'as in optax\'s documentation; `follow="optax"` follows its code',
-        f"{_EQUATIONS}::test_what_optax_does_otherwise",
-        "https://optax.readthedocs.io/en/latest/api/optimizers.html#optax.polyak_sgd",
-    ),
-    Difference(
-        "ScaleByDistanceOverGradients, of scalars",
-        "a scalar's update is a scalar",
-        "an array of shape [1]",
-        "updates have the shapes of their parameters",
-        "test_edges_tuning_free.py::test_a_scalar_stays_a_scalar",
-        "https://github.com/google-deepmind/optax",
-    ),
-    Difference(
-        "Prodigy and DAdaptAdamW, while all gradients or learning rates are zero",
-        "the estimate stays unchanged",
-        "permanently NaN",
-        "0 / 0; zero gradients or a warm-up from zero must not ruin a run",
-        "test_edges_tuning_free.py::test_zeros_at_first_are_no_end",
-        "https://github.com/konstmish/prodigy",
-    ),
 )

@@ -7,7 +7,6 @@ import optax
 import modulax as mx
 from modulax.tree import norm
 
-from ..differences import Difference
 from ._instance import Instance, twins
 from ._masks import is_long, loss, ratio, two_of_three
 
@@ -70,66 +69,5 @@ TRANSFORMS = (
         lambda: mx.ReduceOnPlateau(0.5, 2, 0.01, cooldown=1, accumulation_size=2, min_scale=0.05),
         lambda: optax.contrib.reduce_on_plateau(0.5, 2, 0.01, cooldown=1, accumulation_size=2, min_scale=0.05),
         extra=loss,
-    ),
-)
-
-DIFFERENCES = (
-    Difference(
-        "second moments `nu` in float32",
-        "the decay rate is rounded to float32 first, in `1 - b2` and in the bias correction alike: `nu` is up to 2e-4 "
-        "of its value away, and the first update of AdamW is exact to 1e-6",
-        "`1 - b2` is computed in float64, and the bias correction in float32: the first update is up to 1e-4 away",
-        "the rounding of a decay rate cancels where both have it; a number that is swept is a float32 array anyhow",
-        "test_conformance.py::test_the_rounding_of_a_decay_rate_cancels",
-        "definition of the bias correction",
-    ),
-    Difference(
-        "`mu_dtype=bfloat16`, for example in AdamW, alone or in `MultiSteps`",
-        "the first moment is stored in bfloat16, and multiplied by its decay rate in float32",
-        "the product with the decay rate is rounded to bfloat16 too: parameters are a few thousandths apart after 40 "
-        "steps, and more than twice as far from float32",
-        "arithmetic is done in at least float32",
-        "test_conformance.py::test_moments_stored_in_bfloat16_are_updated_in_float32",
-        "design, section on numbers",
-    ),
-    Difference(
-        "`Flatten` of several dtypes",
-        "one vector per dtype; every update keeps its dtype",
-        "one vector in the common dtype, which all updates get",
-        "a float32 parameter must not change the dtype of a bfloat16 update",
-        "test_reshaping.py::test_every_dtype_has_a_vector_of_its_own",
-        "follows from the definition",
-    ),
-    Difference(
-        "`ApplyIfFinite` after `max_consecutive_errors`",
-        "lets one non-finite update through and resets the count",
-        "lets every further one through, until an update is finite",
-        "the limit applies to every run of errors, not only to its beginning",
-        "test_gating.py::test_after_giving_up_it_counts_anew",
-        "https://github.com/google-deepmind/optax/pull/1746",
-    ),
-    Difference(
-        "`Monitor` and `Snapshot` before the first step",
-        "zeros with the structure of the measurements",
-        "a monitor has no measurements, so that `scan` rejects its state; a snapshot has measured the parameters",
-        "states must keep their structure, and nothing has been measured yet",
-        "test_monitoring.py::test_before_the_first_step",
-        "follows from the definition",
-    ),
-    Difference(
-        "`ReduceOnPlateau` with negative values",
-        "improvements are relative to the absolute value of the best",
-        "relative to the signed best: a negative value that stays constant, or rises, counts as an improvement",
-        "plateaus exist below zero too",
-        "test_plateau.py::test_a_plateau_below_zero",
-        "https://github.com/google-deepmind/optax/pull/1767",
-    ),
-    Difference(
-        "`ReduceOnPlateau` with an infinite value",
-        "a non-finite value does not count as an improvement",
-        "minus infinity stays the best value",
-        "one bad value must not keep reducing the learning rate",
-        "test_plateau.py::test_what_is_not_finite_is_never_the_best",
-        "follows from the definition",
     ),
 )
