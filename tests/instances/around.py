@@ -21,13 +21,8 @@ TRANSFORMS = (
         "MARS-vectors",
         lambda: mx.MARS(0.05, where=KERNELS, weight_decay=0.1, adam_learning_rate=0.01, max_norm=None, amsgrad=True),
     ),
-    Instance("MARS-schedules", lambda: mx.MARS(FALLING, gamma=FALLING, max_norm=FALLING, where=True)),
     Instance("MARSShampoo", lambda: mx.MARSShampoo(0.05, 0.8, adam_learning_rate=0.05)),
     Instance("MARSShampoo-all", lambda: mx.MARSShampoo(0.05, weight_decay=0.1, mask=KERNELS, where=True)),
-    Instance(
-        "MARSShampoo-schedules",
-        lambda: mx.MARSShampoo(FALLING, schedules.Linear(0.8, 0.95, 10), gamma=FALLING, consistent_rms=FALLING),
-    ),
     Instance("MARSLion", lambda: mx.MARSLion(0.05, 0.8, weight_decay=0.1, mask=KERNELS), extra=previous),
     # --- averaging at every step
     Instance("PrimalAveraging", lambda: mx.PrimalAveraging(0.1)),
@@ -43,10 +38,6 @@ TRANSFORMS = (
     Instance("Cautious", lambda: mx.Cautious(mx.AdamW(0.1, weight_decay=0.1))),
     Instance("Cautious(direction)", lambda: mx.Cautious(mx.ScaleByLion(), normalize="count")),
     Instance("CautiousAdamW", lambda: mx.CautiousAdamW(0.05)),
-    Instance(
-        "CautiousAdamW-schedules",
-        lambda: mx.CautiousAdamW(schedules.Linear(0.1, 0.01, 10), 0.8, 0.9, weight_decay=0.1, mask=KERNELS),
-    ),
     Instance("Grams", lambda: mx.Grams(mx.AdamW(0.1, weight_decay=0.1))),
     Instance("Grams(direction)", lambda: mx.Grams(mx.ScaleByAdam())),
     Instance("GramsAdamW", lambda: mx.GramsAdamW(0.05, weight_decay=0.1, mask=KERNELS)),

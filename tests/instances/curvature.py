@@ -1,10 +1,9 @@
 """Few numbers in place of a second moment, and estimates of the curvature: Adam-mini, Amos, Apollo, CAME, Sophia."""
 
 import modulax as mx
-from modulax import schedules
 
 from ._instance import Instance
-from ._masks import KERNELS, bowl, decaying
+from ._masks import bowl
 
 OBJECTIVE = {"obj_fn": bowl}
 
@@ -12,34 +11,14 @@ TRANSFORMS = (
     # --- CAME
     Instance("ScaleByCAME", mx.ScaleByCAME),
     Instance("CAME", lambda: mx.CAME(0.05)),
-    Instance(
-        "CAME-schedules",
-        lambda: mx.CAME(decaying, decaying, b3=0.95, instability_eps=1e-6, weight_decay=decaying, mask=KERNELS),
-    ),
     # --- Adam-mini
     Instance("ScaleByAdamMini", mx.ScaleByAdamMini),
     Instance("ScaleByAdamMini-heads", lambda: mx.ScaleByAdamMini(roles={"*": mx.Attention("query", heads=2)})),
     Instance("AdamMini", lambda: mx.AdamMini(0.05)),
-    Instance(
-        "AdamMini-schedules",
-        lambda: mx.AdamMini(
-            decaying,
-            schedules.Linear(0.8, 0.95, 10),
-            weight_decay=decaying,
-            mask=KERNELS,
-            roles={"*": mx.Embedding()},
-        ),
-    ),
     # --- Amos
     Instance("ScaleByAmos", lambda: mx.ScaleByAmos(0.1)),
     Instance("ScaleByAmos-outputs", lambda: mx.ScaleByAmos(0.1, 0.5, 0.9, 1e-2, 0.5, 0.4, 0.1, per_output=True)),
     Instance("Amos", lambda: mx.Amos(0.05)),
-    Instance(
-        "Amos-schedules",
-        lambda: mx.Amos(
-            decaying, {"*bias": decaying}, schedules.Linear(0.8, 0.95, 10), 0.9, 1.0, 1e-2, per_output=True
-        ),
-    ),
     # --- Apollo
     Instance("ScaleByApollo", mx.ScaleByApollo),
     Instance(
@@ -49,21 +28,7 @@ TRANSFORMS = (
         ),
     ),
     Instance("ScaleByApollo-svd", lambda: mx.ScaleByApollo(1, method="svd", max_growth=None)),
-    Instance("Apollo", lambda: mx.Apollo(0.05, 1)),
-    Instance(
-        "Apollo-schedules",
-        lambda: mx.Apollo(
-            decaying,
-            1,
-            schedules.Constant(2.0),
-            4.0,
-            schedules.Linear(0.8, 0.95, 10),
-            weight_decay=decaying,
-            mask=KERNELS,
-            method="range",
-            weight_dimension_numbers=mx.GaLoreDimensionNumbers(-2, -1),
-        ),
-    ),
+    Instance("Apollo", lambda: mx.Apollo(0.05, 1, method="range")),
     Instance("ApolloMini", lambda: mx.ApolloMini(0.05)),
     # --- AdaHessian
     Instance("ScaleByAdaHessian", mx.ScaleByAdaHessian, extra=OBJECTIVE),
@@ -73,13 +38,6 @@ TRANSFORMS = (
         extra=OBJECTIVE,
     ),
     Instance("AdaHessian", lambda: mx.AdaHessian(0.05), extra=OBJECTIVE),
-    Instance(
-        "AdaHessian-schedules",
-        lambda: mx.AdaHessian(
-            decaying, schedules.Linear(0.8, 0.95, 10), weight_decay=decaying, mask=KERNELS, per_output=True
-        ),
-        extra=OBJECTIVE,
-    ),
     # --- SophiaG
     Instance("GaussNewtonBartlett", mx.GaussNewtonBartlett, extra=OBJECTIVE),
     Instance("ScaleBySophiaG", lambda: mx.ScaleBySophiaG(batch_size=10, update_interval=1), extra=OBJECTIVE),

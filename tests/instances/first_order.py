@@ -1,7 +1,6 @@
 """Optimizers with another momentum than Adam, or another weight decay."""
 
 import modulax as mx
-from modulax import schedules
 
 from ._instance import Instance
 from ._masks import KERNELS, decaying
@@ -14,32 +13,22 @@ TRANSFORMS = (
         "LaProp-options",
         lambda: mx.LaProp(0.05, 0.8, 0.95, 1e-6, weight_decay=0.01, mask=KERNELS, centered=True, amsgrad=True),
     ),
-    Instance(
-        "LaProp-schedules",
-        lambda: mx.LaProp(decaying, schedules.Linear(0.8, 0.95, 10), eps=1e-6, weight_decay=decaying),
-    ),
     # --- quasi-hyperbolic momentum
     Instance("ScaleByQHM", mx.ScaleByQHM),
     Instance("QHM", lambda: mx.QHM(0.05)),
-    Instance(
-        "QHM-schedules", lambda: mx.QHM(decaying, schedules.Linear(0.8, 0.95, 10), schedules.Linear(0.9, 0.5, 10))
-    ),
     Instance("ScaleByQHAdam", mx.ScaleByQHAdam),
     Instance("QHAdam", lambda: mx.QHAdam(0.05, nu1=0.7, nu2=0.9, weight_decay=0.1, mask=KERNELS)),
     # --- aggregated momentum
     Instance("ScaleByAggMo", mx.ScaleByAggMo),
     Instance("AggMo", lambda: mx.AggMo(0.05)),
-    Instance("AggMo-schedules", lambda: mx.AggMo(decaying, (0.5, schedules.Linear(0.8, 0.95, 10)))),
     # --- corrected weight decay
     Instance("AdamC", lambda: mx.AdamC(decaying, weight_decay=0.1, mask=KERNELS)),
     Instance("AdamC-peak", lambda: mx.AdamC(0.05, 0.8, 0.95, weight_decay=decaying, peak=0.1)),
     # --- FTRL
     Instance("ScaleByFTRL", lambda: mx.ScaleByFTRL(0.1)),
     Instance("FTRL", lambda: mx.FTRL(0.1, l1=0.01)),
-    Instance("FTRL-schedules", lambda: mx.FTRL(decaying, -0.6, 0.2, decaying, 0.05, 0.02, 0.1)),
     # --- averaged SGD
     Instance("ASGD", lambda: mx.ASGD(0.05, 0.1, start=2)),
-    Instance("ASGD-schedules", lambda: mx.ASGD(decaying, decaying, decaying, 1)),
     # --- Tiger
     Instance("ScaleByTiger", lambda: mx.ScaleByTiger(0.1)),
     Instance("ScaleByTiger-rows", lambda: mx.ScaleByTiger(0.1, every_k=2, relative="rows")),
@@ -48,5 +37,4 @@ TRANSFORMS = (
     # --- FOCUS
     Instance("ScaleByFOCUS", mx.ScaleByFOCUS),
     Instance("FOCUS", lambda: mx.FOCUS(0.05, weight_decay=0.1, mask=KERNELS)),
-    Instance("FOCUS-schedules", lambda: mx.FOCUS(decaying, 0.8, schedules.Linear(0.8, 0.95, 10), decaying)),
 )

@@ -135,6 +135,5 @@ TRANSFORMS = (
         lambda: optax_adafactor(1.0, optax.clip_by_block_rms(1.0), factored=False, epsilon=1e-3),
     ),
     Instance("NoisySGD", lambda: mx.NoisySGD(0.05), lambda: optax.noisy_sgd(0.05, key=0)),
-    Instance("NoisySGD-schedules", lambda: mx.NoisySGD(decaying, decaying, key=1)),
     Instance("SM3", lambda: mx.SM3(0.05), lambda: with_scalars(optax.sm3(0.05))),
 )

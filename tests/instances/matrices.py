@@ -10,7 +10,7 @@ import modulax as mx
 from modulax import schedules
 
 from ._instance import ROUNDED, Instance, twins
-from ._masks import KERNELS, decaying, growing, not_bias, previous
+from ._masks import KERNELS, not_bias, previous
 
 DION = (
     (4.0848, -6.8946, 2.9270),
@@ -133,12 +133,6 @@ TRANSFORMS = (
         ),
         exemptions={"a_field_of_an_optimizer_is_handed_on": "roles mean nothing beside the axes of each matrix"},
     ),
-    Instance(
-        "Muon-schedules",
-        lambda: mx.Muon(
-            decaying, beta=schedules.Linear(0.8, 0.95, 10), weight_decay=decaying, adam_learning_rate=decaying
-        ),
-    ),
     Instance("ScaleByMuon-sign", lambda: mx.ScaleByMuon(sign=True)),
     # --- NorMuon and AdaMuon
     Instance("ScaleByNorMuon", mx.ScaleByNorMuon),
@@ -148,53 +142,12 @@ TRANSFORMS = (
         exemptions=ROUNDED,
     ),
     Instance("NorMuon", lambda: mx.NorMuon(0.05, adam_learning_rate=0.05)),
-    Instance(
-        "NorMuon-roles",
-        lambda: mx.NorMuon(
-            0.05,
-            weight_decay=0.1,
-            mask=KERNELS,
-            adam_learning_rate=0.01,
-            adam_weight_decay=0.2,
-            per_head=True,
-            clamped=False,
-            cautious_weight_decay=True,
-        ),
-    ),
-    Instance(
-        "NorMuon-schedules",
-        lambda: mx.NorMuon(
-            decaying, schedules.Linear(0.8, 0.95, 10), decaying, weight_decay=decaying, adam_learning_rate=decaying
-        ),
-    ),
     Instance("ScaleByAdaMuon", mx.ScaleByAdaMuon),
     Instance(
         "ScaleByAdaMuon-timm",
         lambda: mx.ScaleByAdaMuon("dion", 5, 0.9, 0.8, 1e-6, 1e-4, 0.3, nesterov=False, sign=False, per_head=True),
     ),
     Instance("AdaMuon", lambda: mx.AdaMuon(0.05, adam_learning_rate=0.05)),
-    Instance(
-        "AdaMuon-roles",
-        lambda: mx.AdaMuon(
-            0.05,
-            weight_decay=0.1,
-            mask=KERNELS,
-            adam_learning_rate=0.01,
-            adam_weight_decay=0.2,
-            per_head=True,
-            cautious_weight_decay=True,
-        ),
-    ),
-    Instance(
-        "AdaMuon-schedules",
-        lambda: mx.AdaMuon(
-            decaying,
-            schedules.Linear(0.8, 0.95, 10),
-            consistent_rms=decaying,
-            weight_decay=decaying,
-            adam_learning_rate=decaying,
-        ),
-    ),
     # --- Scion
     Instance("ScaleByScion", mx.ScaleByScion),
     *(
@@ -217,7 +170,6 @@ TRANSFORMS = (
             clamped=True,
         ),
     ),
-    Instance("Scion-schedules", lambda: mx.Scion(decaying, schedules.Linear(0.8, 0.95, 10), scale=decaying)),
     # --- MARS-M
     Instance("ReduceVariance", mx.ReduceVariance, extra=previous),
     Instance(
@@ -228,26 +180,6 @@ TRANSFORMS = (
     ),
     Instance("ReduceVariance-unclipped", lambda: mx.ReduceVariance(0.5, schedules.Linear(0.8, 0.95, 10), None)),
     Instance("MARSM", lambda: mx.MARSM(0.05)),
-    Instance(
-        "MARSM-roles",
-        lambda: mx.MARSM(
-            0.05,
-            0.8,
-            0.1,
-            0.5,
-            mask=KERNELS,
-            adam_learning_rate=0.01,
-            adam_weight_decay=0.2,
-            per_head=True,
-            cautious_weight_decay=True,
-        ),
-    ),
-    Instance(
-        "MARSM-schedules",
-        lambda: mx.MARSM(
-            decaying, schedules.Linear(0.8, 0.95, 10), decaying, consistent_rms=decaying, weight_decay=decaying
-        ),
-    ),
     # --- Dion
     Instance("ScaleByDion", mx.ScaleByDion),
     Instance("ScaleByDion-part", lambda: mx.ScaleByDion(rank_fraction=0.5, rank_multiple_of=2)),
@@ -257,34 +189,11 @@ TRANSFORMS = (
         exemptions=ROUNDED,
     ),
     Instance("Dion", lambda: mx.Dion(0.05, rank=1, basis="inputs", power_iterations=2, adam_learning_rate=0.05)),
-    Instance(
-        "Dion-roles",
-        lambda: mx.Dion(
-            0.05,
-            rank_fraction=0.5,
-            rank_multiple_of=2,
-            weight_decay=0.1,
-            mask=KERNELS,
-            adam_learning_rate=0.01,
-            adam_weight_decay=0.2,
-            consistent_rms=0.2,
-            cautious_weight_decay=True,
-        ),
-    ),
-    Instance(
-        "Dion-schedules",
-        lambda: mx.Dion(decaying, schedules.Linear(0.8, 0.95, 10), weight_decay=decaying, adam_learning_rate=decaying),
-    ),
     # --- SOAP
     # A large `eps`: where a rotated gradient is zero but for rounding, Adam would divide rounding by its own root.
     Instance("ScaleBySOAP", lambda: mx.ScaleBySOAP(eps=1e-3)),
     Instance("ScaleBySOAP-often", lambda: mx.ScaleBySOAP(0.8, 0.9, 0.7, 1e-6, 1, 2)),
     Instance("SOAP", lambda: mx.SOAP(0.05, eps=1e-3)),
-    Instance("SOAP-mask", lambda: mx.SOAP(0.05, eps=1e-3, weight_decay=0.1, precondition_frequency=2, mask=KERNELS)),
-    Instance(
-        "SOAP-schedules",
-        lambda: mx.SOAP(decaying, schedules.Linear(0.8, 0.95, 10), eps=1e-3, precondition_frequency=growing),
-    ),
     # --- Shampoo
     Instance("ScaleByShampoo", lambda: mx.ScaleByShampoo(eps=0.1, precondition_frequency=40, start=1)),
     Instance(
@@ -292,33 +201,11 @@ TRANSFORMS = (
         lambda: mx.ScaleByShampoo(0.8, 0.9, 0.7, 0.1, 40, 1, 2, 0.4, mx.ScaleByAdam(), kl=True),
     ),
     Instance("Shampoo", lambda: mx.Shampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
-    Instance(
-        "Shampoo-mask",
-        lambda: mx.Shampoo(0.05, eps=0.1, weight_decay=0.1, precondition_frequency=40, start=1, mask=KERNELS),
-    ),
-    Instance(
-        "Shampoo-schedules",
-        lambda: mx.Shampoo(
-            decaying,
-            schedules.Linear(0.8, 0.95, 10),
-            0.9,
-            eps=1e-3,
-            precondition_frequency=growing,
-            grafting=mx.ScaleByRMS(),
-        ),
-    ),
     Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
     # --- EShampoo
     Instance("ScaleByEShampoo", lambda: mx.ScaleByEShampoo(eps=0.1, start=2)),
     Instance("ScaleByEShampoo-qr", lambda: mx.ScaleByEShampoo(0.8, 1.0, 0.7, 0.1, 40, 1, 2, qr_iterations=2)),
     Instance("EShampoo", lambda: mx.EShampoo(0.05, eps=0.1, start=1)),
-    Instance("EShampoo-mask", lambda: mx.EShampoo(0.05, eps=0.1, weight_decay=0.1, mask=KERNELS)),
-    Instance(
-        "EShampoo-schedules",
-        lambda: mx.EShampoo(
-            decaying, schedules.Linear(0.8, 0.95, 10), 0.9, eps=0.1, precondition_frequency=growing, block_size=2
-        ),
-    ),
     # --- Kron
     Instance("ScaleByKron", mx.ScaleByKron),
     Instance(
@@ -329,10 +216,6 @@ TRANSFORMS = (
     ),
     Instance("Kron", lambda: mx.Kron(0.05)),
     Instance("Kron-mask", lambda: mx.Kron(0.05, weight_decay=0.1, mask=KERNELS, diagonal="one", key=3)),
-    Instance(
-        "Kron-schedules",
-        lambda: mx.Kron(decaying, schedules.Linear(0.8, 0.95, 10), decaying, decaying, decaying, diagonal="all"),
-    ),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
     Instance(
@@ -353,10 +236,6 @@ TRANSFORMS = (
         lambda: mx.GaLore(0.05, 1, 5, 0.5, weight_decay=0.1, mask=KERNELS, follow="optax"),
         lambda: optax.contrib.galore(0.05, 1, 5, 0.5, weight_decay=0.1, mask=not_bias),
         **IN_FLOAT32,
-    ),
-    Instance(
-        "GaLore-schedules",
-        lambda: mx.GaLore(decaying, 1, growing, base_optimizer=mx.AdamW(1.0, b1=schedules.Linear(0.8, 0.95, 10))),
     ),
     # --- differential privacy; the noise of optax is another, so the twins have none
     Instance("DifferentiallyPrivateAggregate", lambda: mx.DifferentiallyPrivateAggregate(1.5, 0.3, 0), examples=3),

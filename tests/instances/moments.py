@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import optax
 
 import modulax as mx
-from modulax import schedules
 
 from ._instance import ROUNDED, Instance, twins
-from ._masks import KERNELS, decaying, not_bias
+from ._masks import KERNELS, not_bias
 
 
 def shrunk(updates: Any, params: Any) -> Any:
@@ -73,10 +72,6 @@ TRANSFORMS = (
     Instance("Yogi", lambda: mx.Yogi(0.05)),
     twins("Yogi-optax", mx.Yogi, optax.yogi, 0.05, follow="optax"),
     twins("RAdam", mx.RAdam, optax.radam, 0.05, b2=0.95),
-    Instance(
-        "RAdam-schedules",
-        lambda: mx.RAdam(decaying, schedules.Linear(0.8, 0.9, 10), threshold=schedules.Constant(6.0)),
-    ),
     twins("NovoGrad", mx.NovoGrad, optax.novograd, 0.05, weight_decay=0.1),
     Instance("Adan", lambda: mx.Adan(0.05, weight_decay=0.1, mask=KERNELS)),
     Instance("Adan-clipped", lambda: mx.Adan(0.05, weight_decay=0.1, proximal=False, max_grad_norm=0.5)),
