@@ -19,16 +19,15 @@ import jax
 from .settings import jax_defaults
 
 ROOT = Path(__file__).parents[1]
-# Pages whose blocks `nox -s libraries` runs: the first imports what only that session installs, and the others take
-# half of the time of all pages. `nox -s docs` runs those too.
+PAGE_OF_LIBRARIES = ROOT / "docs" / "libraries.md"  # whose blocks import what only `nox -s libraries` installs
+# Pages that take half of the time of all. `nox -s docs` runs them, as it runs the others; they show no printed text.
 _LONG = (
     *("assignment", "early_stopping", "estimators", "learned_optimizers", "line_searches", "lora", "losses", "low_bit"),
     *("many_devices", "mixed_precision", "monitoring", "muon", "parameter_groups", "perturbations", "recipes"),
     *("searches", "sweeps", "weight_averaging"),
 )
-PAGES_OF_LIBRARIES = [ROOT / "docs" / f"{name}.md" for name in ("libraries", *_LONG)]
+LONG_PAGES = [ROOT / "docs" / f"{name}.md" for name in _LONG]
 FENCED = re.compile(r"^( *)(`{3,}|~{3,}) *([^`\n]*)\n(.*?)^\1\2[`~]* *$", re.MULTILINE | re.DOTALL)
-LOOKS_LIKE_PYTHON = re.compile(r"\b(python\w*|py\d?|pycon|ipython\w*|code-cell)\b")
 
 
 class Block(NamedTuple):
@@ -70,10 +69,6 @@ def run_blocks(page: Path, namespace: types.ModuleType) -> None:
     name = page.relative_to(ROOT)
     for block, below in pairwise([*blocks(page.read_text(encoding="utf-8")), Block(0, "", "")]):
         if block.info != "python":
-            assert not LOOKS_LIKE_PYTHON.search(block.info), (
-                f"{name}:{block.line - 1}: ```{block.info} is not run. Write ```python for code that runs, and ```text "
-                "for what is not code."
-            )
             continue
         # Empty lines before the code, so that a traceback shows the lines of the page.
         code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")

@@ -18,7 +18,7 @@ import pytest
 
 import modulax
 
-from .blocks import PAGES_OF_LIBRARIES, blocks, reader, run_blocks
+from .blocks import LONG_PAGES, PAGE_OF_LIBRARIES, blocks, reader, run_blocks
 from .loops import each
 
 ROOT = Path(__file__).parents[1]
@@ -34,16 +34,26 @@ API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 REPOSITORY = r"https://(?:github\.com/modulax/modulax/(?:blob|tree)|raw\.githubusercontent\.com/modulax/modulax)/main/"
 
 
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 # --- Blocks --------------------------------------------------------------------------------------
 
 
-PAGES_HERE = [page for page in PAGES if page not in PAGES_OF_LIBRARIES]
+LOOKS_LIKE_PYTHON = re.compile(r"\b(python\w*|py\d?|pycon|ipython\w*|code-cell)\b")
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES_HERE])
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in [PAGE_OF_LIBRARIES, *LONG_PAGES]], ids=name_of)
 def test_blocks_run(page: Path, tmp_path: Path):
     with reader(tmp_path) as module:
         run_blocks(page, module)
+
+
+def test_no_block_of_python_is_left_out():
+    infos = {(name_of(page), block.info) for page in PAGES for block in blocks(page.read_text(encoding="utf-8"))}
+    wrong = [f"{page}: {info}" for page, info in sorted(infos) if info != "python" and LOOKS_LIKE_PYTHON.search(info)]
+    assert not wrong, f"{wrong}: write ```python for code that runs, and ```text for what is not code"
 
 
 def test_the_readme_counts_the_optimizers_and_shows_the_loss(tmp_path: Path):
@@ -70,7 +80,7 @@ def test_code_of_notebooks_fits_into_its_column(notebook: Path):
     assert not [line for line in code_of_notebook(notebook) if len(line) > 88]
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES[1:]])
+@pytest.mark.parametrize("page", PAGES[1:], ids=name_of)
 def test_code_of_the_site_fits_into_its_column(page: Path):
     """88 characters are the width of a code block at 1280 pixels."""
     found = [block for block in blocks(page.read_text(encoding="utf-8")) if block.info == "python"]
@@ -82,7 +92,7 @@ def test_code_of_the_site_fits_into_its_column(page: Path):
 
 
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-each_text = pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in TEXTS])
+each_text = pytest.mark.parametrize("page", TEXTS, ids=name_of)
 
 
 @each_text
@@ -111,7 +121,7 @@ def test_versions_are_the_ones_that_are_tested(page: Path):
     assert {f">={version}" for version in re.findall(r"Python (\d+\.\d+) or newer", text)} <= {requires}
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_names_of_modulax_exist(page: Path):
     written = re.findall(r"`(modulax(?:\.\w+)+)[`(]", page.read_text(encoding="utf-8"))
     assert not [name for name in written if not exists(name)]

@@ -1,14 +1,13 @@
-"""The blocks of the page about other libraries, and of the longest pages, run here; those of all others in `tests`."""
+"""The blocks of the page about other libraries run here; those of the other pages in `tests` and in `docs`."""
 
 from pathlib import Path
 
 import pytest
 
-from ..blocks import PAGES_OF_LIBRARIES, reader, run_blocks
+from ..blocks import PAGE_OF_LIBRARIES, reader, run_blocks
 
 
 @pytest.mark.filterwarnings("ignore:JAXopt is no longer maintained:DeprecationWarning")
-@pytest.mark.parametrize("page", PAGES_OF_LIBRARIES, ids=lambda page: page.name)
-def test_blocks_run(page: Path, tmp_path: Path):
+def test_blocks_run(tmp_path: Path):
     with reader(tmp_path) as module:
-        run_blocks(page, module)
+        run_blocks(PAGE_OF_LIBRARIES, module)
