@@ -31,8 +31,9 @@ var Scorer = (() => {
   };
 
   // The stems of each main index entry, by page.
-  const entries = {};
+  let entries;
   const readEntries = () => {
+    entries = {};
     const { indexentries, docnames } = Search._index;
     for (const [entry, places] of Object.entries(indexentries)) {
       const words = stems(entry);
@@ -42,12 +43,14 @@ var Scorer = (() => {
     }
   };
 
-  // The stems of the query, and the pages that have each of them in a heading.
+  // The query, its stems, and the pages that have each of them in a heading.
+  let text;
   let query;
   const readQuery = () => {
     const { titleterms, docnames } = Search._index;
-    readEntries();
-    query = [...stems(asked())].map((stem) => {
+    if (!entries) readEntries();
+    text = asked();
+    query = [...stems(text)].map((stem) => {
       const found = Object.hasOwn(titleterms, stem) ? [titleterms[stem]].flat() : [];
       return { stem, headings: new Set(found.map((page) => docnames[page])) };
     });
@@ -55,7 +58,7 @@ var Scorer = (() => {
 
   // Whether one index entry of a page has every word of the query.
   const isEntry = (page) => {
-    if (!query) readQuery();
+    if (text !== asked()) readQuery();
     return (entries[page] ?? []).some((entry) => query.every(({ stem }) => entry.has(stem)));
   };
 

@@ -24,6 +24,10 @@ class _Handler(SimpleHTTPRequestHandler):
         else:
             super().do_GET()
 
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=3600")  # a browser asks again for files that are a few minutes old
+        super().end_headers()
+
     def log_message(self, format: str, *args: object) -> None:
         """Write nothing: the tests report what is missing."""
 

@@ -1,4 +1,4 @@
-"""What Chromium finds on each page, as text to report; every page is opened in a narrow and in a wide window."""
+"""What Chromium finds on each page, as text to report."""
 
 import asyncio
 from collections import Counter
@@ -9,14 +9,22 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, ViewportSize
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response
 
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-WIDTHS = (1280, 390)
+# What depends on the width does not depend on the colors, so two views see as much as all four.
+VIEWS: tuple[tuple[int, Scheme], ...] = ((1280, "light"), (390, "dark"))
+HEIGHT = 900
 # Two tabs keep two cores busy; more only make pages wait for each other.
 TABS = 2
 INSPECT = (Path(__file__).parent / "inspect.js").read_text(encoding="utf-8")
+# The search page reads the query out of its address, and takes the hits from the end.
+RANK = """(queries) => Object.fromEntries(queries.map((query) => {
+  history.replaceState(null, "", `?q=${encodeURIComponent(query)}`);
+  const hits = Search._performSearch(...Search._parseQuery(query)).reverse();
+  return [query, hits.map(([page, , anchor]) => `${page}.html${anchor}`)];
+}))"""
 # The rules of WCAG that most readers depend on, contrast among them.
 AXE_OPTIONS = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa"]}, "resultTypes": ["violations"]}
 SHOWN = 3  # findings of one page
@@ -105,41 +113,52 @@ async def in_tabs(
 
 
 async def visit(browser: Browser, address: str, pages: list[str]) -> Findings:
-    """Open every page once per width, and look at it in both color schemes."""
+    """Open every page once, and look at it in each view: loading a page takes ten times as long as looking at it."""
     findings = Findings()
     watches: dict[Page, Watch] = {}
 
     async def look(tab: Page, page: str) -> None:
         watch = watches.get(tab) or watches.setdefault(tab, Watch(tab, urlsplit(address).netloc))
         watch.taken()
-        await tab.goto(f"{address}/{page}", wait_until="load")
-        width = (tab.viewport_size or ViewportSize(width=0, height=0))["width"]
-        for scheme in SCHEMES:
+        for width, scheme in VIEWS:
+            view = f"{width} {scheme}"
+            await tab.set_viewport_size({"width": width, "height": HEIGHT})
             await tab.emulate_media(color_scheme=scheme)
+            if (width, scheme) == VIEWS[0]:
+                await tab.goto(f"{address}/{page}", wait_until="load")
             found = await tab.evaluate(INSPECT)
-            for kind, texts in found.items():
-                findings.add(kind, page, f"{width} {scheme}", texts)
-            findings.visits[f"{width} {scheme}"] += 1
-            for kind, texts in watch.taken().items():
-                findings.add(kind, page, f"{width} {scheme}", texts)
+            findings.visits[view] += 1
+            for kind, texts in [*found.items(), *watch.taken().items()]:
+                findings.add(kind, page, view, texts)
 
-    for width in WIDTHS:
-        await in_tabs(browser, pages, look, viewport={"width": width, "height": 900}, color_scheme=SCHEMES[0])
+    await in_tabs(browser, pages, look)
     return findings
 
 
-async def search(browser: Browser, address: str, queries: Iterable[str]) -> dict[str, list[str]]:
-    """What the search page shows for each query: the addresses of its hits, best first."""
-    hits: dict[str, list[str]] = {}
+async def search(browser: Browser, address: str, query: str) -> list[str]:
+    """What the search page shows for a query: the addresses of its hits, best first."""
+    hits: list[str] = []
 
     async def ask(tab: Page, query: str) -> None:
         await tab.goto(f"{address}/search.html?q={quote(query)}", wait_until="load")
         # The summary is written when all hits are listed.
         await tab.wait_for_function("document.querySelector('.search-summary')?.innerText.length > 0", timeout=30_000)
         links = await tab.locator("#search-results li a").evaluate_all("links => links.map(link => link.href)")
-        hits[query] = [link.removeprefix(f"{address}/") for link in links]
+        hits.extend(link.removeprefix(f"{address}/") for link in links)
 
-    await in_tabs(browser, queries, ask)
+    await in_tabs(browser, [query], ask)
+    return hits
+
+
+async def ranking(browser: Browser, address: str, queries: Iterable[str]) -> dict[str, list[str]]:
+    """The hits of each query, best first; one page computes all of them, and lists none."""
+    hits: dict[str, list[str]] = {}
+
+    async def ask(tab: Page, queries: list[str]) -> None:
+        await tab.goto(f"{address}/search.html", wait_until="load")
+        hits.update(await tab.evaluate(RANK, queries))
+
+    await in_tabs(browser, [list(queries)], ask)
     return hits
 
 
