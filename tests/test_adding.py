@@ -25,13 +25,6 @@ def test_every_transform_is_public():
     assert is_current, "src/modulax/__init__.pyi lacks transforms: `python -m tests.exports` adds them"
 
 
-def test_no_more_than_seven_places_are_edited_by_hand():
-    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Adding an optimizer")[2]
-    steps = re.findall(r"^(\d)\. ", section.partition("\n## ")[0], re.MULTILINE)
-    assert [*map(int, steps)] == list(range(1, len(steps) + 1))
-    assert len(steps) + 1 <= 7  # the code may be in two files
-
-
 def test_every_state_is_public():
     is_current = exports.STATES.read_text(encoding="utf-8") == exports.states()
     assert is_current, "src/modulax/states.py is out of date: `python -m tests.exports` writes it"

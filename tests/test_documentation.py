@@ -2,14 +2,12 @@
 
 import contextlib
 import functools
-import importlib
 import inspect
 import io
 import json
 import pkgutil
 import re
 import tomllib
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +17,7 @@ import pytest
 import modulax
 
 from .blocks import LONG_PAGES, PAGE_OF_LIBRARIES, blocks, reader, run_blocks
+from .generated import MODULES, public_names
 from .loops import each
 
 ROOT = Path(__file__).parents[1]
@@ -135,28 +134,20 @@ class Public(NamedTuple):
     value: object
 
 
-def public_modules(module: types.ModuleType = modulax) -> Iterator[types.ModuleType]:
-    yield module
-    for info in pkgutil.iter_modules(getattr(module, "__path__", [])):
-        # The names of `compat` are optax's, and are documented there.
-        if not info.name.startswith("_") and info.name != "compat":
-            yield from public_modules(importlib.import_module(f"{module.__name__}.{info.name}"))
-
-
-def public_names() -> Iterator[Public]:
-    for module in public_modules():
-        for name in getattr(module, "__all__", dir(module)):
+def publics() -> Iterator[Public]:
+    for module in MODULES:
+        for name in sorted(public_names(module)):
             value = getattr(module, name)
             elsewhere = getattr(value, "__module__", None) or "modulax"
-            if not name.startswith("_") and not inspect.ismodule(value) and elsewhere.partition(".")[0] == "modulax":
+            if not inspect.ismodule(value) and elsewhere.partition(".")[0] == "modulax":
                 yield Public(f"{module.__name__}.{name}", value)
 
 
-each_public = each(tuple(public_names()))
+each_public = each(tuple(publics()))
 
 
 def test_public_modules_have_a_docstring():
-    assert not [module.__name__ for module in public_modules() if not module.__doc__]
+    assert not [module.__name__ for module in MODULES if not module.__doc__]
 
 
 @each_public
@@ -191,7 +182,7 @@ def names_in_the_api_pages() -> set[str]:
 def names_by_value() -> dict[int, set[str]]:
     """Everything public by its identity, and the names that it has."""
     names: dict[int, set[str]] = {}
-    for public in public_names():
+    for public in publics():
         names.setdefault(id(public.value), set()).add(public.name)
     return names
 

@@ -26,14 +26,6 @@ def test_the_public_names_and_their_arguments_are_the_promised_ones():
     assert promised == found, "\n".join(("if this is meant, `python -m tests.generated`:", *changed))
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
-def test_every_public_object_has_a_docstring_of_its_own(module):
-    for name in public_names(module):
-        value = getattr(module, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert value.__dict__.get("__doc__") or (not inspect.isclass(value) and value.__doc__), name
-
-
 def test_dir_and_version():
     """Completion leaves out what programs rarely name, such as roles, base classes and types of results."""
     assert modulax.__version__ == importlib.metadata.version("modulax")
