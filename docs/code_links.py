@@ -5,6 +5,7 @@ resolves there. Sphinx's intersphinx would download the inventories of other pac
 """
 
 import re
+from collections import Counter
 from typing import Any
 
 from docutils import nodes
@@ -50,9 +51,10 @@ def ends(full_names: list[str]) -> dict[str, str]:
     """Names without `modulax.`, and the last parts of names that no other class or function ends with."""
     whole = {name.removeprefix("modulax."): name for name in full_names}
     # The name before the last of a method begins with a capital letter.
-    last = [name.rpartition(".")[2] for name in full_names if not name.split(".")[-2][:1].isupper()]
-    short = {name.rpartition(".")[2]: name for name in full_names if not name.split(".")[-2][:1].isupper()}
-    return {end: name for end, name in short.items() if last.count(end) == 1} | whole
+    outside = [name for name in full_names if not name.split(".")[-2][:1].isupper()]
+    short = {name.rpartition(".")[2]: name for name in outside}
+    counts = Counter(name.rpartition(".")[2] for name in outside)
+    return {end: name for end, name in short.items() if counts[end] == 1} | whole
 
 
 def is_inside(node: nodes.Node | None, *kinds: type[nodes.Node]) -> bool:

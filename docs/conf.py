@@ -9,6 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # for the extensions of this folder
 
+import kernels  # noqa: E402
 import page_head  # noqa: E402
 import pictures  # noqa: E402
 
@@ -83,7 +84,10 @@ nb_render_image_options = {"alt": "The figure of the code above"}
 os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(HERE / "_build" / "compiled"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # the lines of Python take time in every program
 }
+if sys.platform == "linux":
+    _process = kernels.start(HERE / "_build")
 
 # The docstrings are Markdown in Google's sections; `Args:` of a class are its fields.
 napoleon_google_docstring = True

@@ -1,4 +1,4 @@
-"""The example on the page of each optimizer, a training step in Equinox, and a check that all of them run."""
+"""The example on the page of each optimizer, a training step in Equinox, and a check that it runs."""
 
 import dataclasses
 import tomllib
@@ -34,8 +34,7 @@ def example(name: str, steps: int = 100) -> str:
     return template.render(name=name, card=card, arguments=arguments, extra=extra, steps=steps)
 
 
-def run_examples() -> None:
-    """Runs the example of every optimizer, with a single step."""
-    for name in mx.available():
-        code = example(mx.get(name).__name__, steps=1)
-        exec(compile(code, f"the example of {name}", "exec"), {"__name__": "example"})
+def run_example(name: str) -> None:
+    """Runs the example of an optimizer, with a single step."""
+    code = example(mx.get(name).__name__, steps=1)
+    exec(compile(code, f"the example of {name}", "exec"), {"__name__": "example"})

@@ -5,6 +5,8 @@ of them as one vmapped program, and the best run is drawn.
 """
 
 import functools
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.typing import ArrayLike
-from optimizer_examples import run_examples
+from optimizer_examples import run_example
 from sklearn.datasets import load_digits
 
 import modulax as mx
 
+PROCESSES = 2
 IMAGES, BATCH, HIDDEN = 256, 32, 24
 STEPS = 240  # in the valleys
 ROUNDS, EVERY = 60, 5  # on the digits, where the loss over all images is measured before every round
@@ -153,6 +156,7 @@ def run(name: str, problem: tuple[Any, ...], full: tuple[Any, ...], *, only_full
     return found
 
 
+@functools.cache
 def problems() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The start, the data and the batches of the network: small batches, and full ones."""
     images, labels = load_digits(return_X_y=True)
@@ -190,12 +194,22 @@ def draw_optimizer(folder: Path, name: str, found: dict[str, Any]) -> None:
     drawing.losses(folder / f"{name}-digits.svg", np.arange(ROUNDS) * EVERY, curves, title)
 
 
+def shown(name: str) -> dict[str, Any]:
+    """What the pictures show of an optimizer, whose example is run too; `sgd, full batch` is compared with others."""
+    optimizer, _, kind = name.partition(", ")
+    if not kind:
+        run_example(optimizer)
+    return run(optimizer, *problems(), only_full=bool(kind))
+
+
 def draw(folder: Path) -> dict[str, dict[str, float | None]]:
     """Draw the pictures of all optimizers, and return the learning rates that were chosen, by problem."""
-    small, full = problems()
-    run_examples()
-    runs = {name: run(name, small, full) for name in mx.available()}
-    runs |= {f"{name}, full batch": run(name, small, full, only_full=True) for name in ("sgd", "adamw")}
-    for name in mx.available():
-        draw_optimizer(folder, name, runs)
+    names = mx.available()
+    # JAX traces and compiles on one core.
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as processes:
+        every = [*names, "sgd, full batch", "adamw, full batch"]
+        runs = dict(zip(every, processes.map(shown, every), strict=True))
+        compared = {name: runs[name] for name in every if name.partition(", ")[0] in ("sgd", "adamw")}
+        given = [compared | {name: runs[name]} for name in names]
+        list(processes.map(draw_optimizer, [folder] * len(names), names, given))
     return {name: {problem: x["rate"] for problem, x in run.items()} for name, run in runs.items()}
