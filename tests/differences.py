@@ -30,7 +30,10 @@ class Difference(NamedTuple):
 def _listed() -> tuple[Difference, ...]:
     table = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table[2:])
-    return tuple(Difference(*row[:4], row[5].strip("`"), row[4]) for row in rows)
+    return tuple(
+        Difference(subject, ours, optax, why, test.strip("`"), reference)
+        for subject, ours, optax, why, reference, test in rows
+    )
 
 
 DIFFERENCES = _listed()

@@ -8,12 +8,11 @@ from .visits import SCHEMES, accessibility
 # One page of each kind. Where a pattern matches several, the first is checked.
 KINDS_OF_PAGES = (
     "index.html",
-    "getting_started.html",
     "choosing_an_optimizer.html",
     "monitoring.html",
     "notebooks/*.html",
     "api/checkpoint.html",
-    "api/registry.html",
+    "api/optimizers/adamw.html",
     "genindex.html",
     "search.html",
 )
