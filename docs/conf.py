@@ -53,7 +53,15 @@ for notebook in sorted((HERE.parent / "notebooks").glob("*.ipynb")):
     (HERE / "notebooks").mkdir(exist_ok=True)
     shutil.copy(notebook, HERE / "notebooks")
 
+# The pictures and the kernels of the pages share what XLA has compiled.
+os.environ |= {
+    "JAX_COMPILATION_CACHE_DIR": str(HERE / "_build" / "compiled"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # the lines of Python take time in every program
+}
 pictures.make_if_changed()
+if sys.platform == "linux":
+    _process = kernels.start(HERE / "_build")
 
 myst_enable_extensions = [
     "amsmath",
@@ -68,8 +76,7 @@ myst_heading_anchors = 3
 # The figures of the landing page.
 myst_substitutions = pictures.figures()
 
-# Every page and every notebook runs in a kernel of its own. Outputs are kept as long as no source changes, and the
-# kernels share what XLA has compiled.
+# Every page and every notebook runs in a kernel of its own. Outputs are kept as long as no source changes.
 nb_custom_formats = {".md": "markdown_pages.read_page"}
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "outputs" / pictures.digest())
@@ -81,13 +88,6 @@ nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_merge_streams = True
 nb_render_image_options = {"alt": "The figure of the code above"}
-os.environ |= {
-    "JAX_COMPILATION_CACHE_DIR": str(HERE / "_build" / "compiled"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # the lines of Python take time in every program
-}
-if sys.platform == "linux":
-    _process = kernels.start(HERE / "_build")
 
 # The docstrings are Markdown in Google's sections; `Args:` of a class are its fields.
 napoleon_google_docstring = True

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -54,6 +55,7 @@ def serve(address: str) -> None:
                 server.close()
                 run(outputs, *json.loads(request))  # the fork's end of the connection is closed when it ends
             connection.close()
+    shutil.rmtree(os.path.dirname(address))
 
 
 def run(outputs: list[int], arguments: list[str], folder: str, environment: dict[str, str]) -> None:
