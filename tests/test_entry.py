@@ -16,8 +16,7 @@ import modulax
 from modulax._protocol import boundary
 from modulax._protocol.program import Program, memory
 
-from .instances import TRANSFORMS, Instance
-from .test_fields import firsts
+from .instances import FIRSTS, Instance
 
 # Untyped, because its annotation loses the signature of what it decorates.
 ONCE: Any = chex.assert_max_traces(n=1)
@@ -333,7 +332,7 @@ def test_a_static_leaf_of_a_transform_is_refused_with_the_remedy():
         Bad(jnp.sin)
 
 
-@pytest.mark.parametrize("instance", firsts(TRANSFORMS), ids=str)
+@pytest.mark.parametrize("instance", FIRSTS, ids=str)
 def test_a_state_for_many_leaves_is_made_without_a_program(instance: Instance, monkeypatch: pytest.MonkeyPatch):
     """Such a program would take XLA minutes. The state is of the same kind, and shares no array with the parameters."""
     transform = instance.make()
