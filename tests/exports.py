@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .test_architecture import CLASSES
+from .test_architecture import classes
 
 PACKAGE = Path(__file__).parents[1] / "src" / "modulax"
 EXPORTS = PACKAGE / "__init__.pyi"
@@ -17,7 +17,7 @@ NOT_PUBLIC = {"DecayedStep", "StepWithDecay"}  # the last steps of optimizers, w
 
 def below(base: str, *modules: str) -> Iterator[tuple[str, str]]:
     """The modules and names of the public final classes that descend from a class, found without an import."""
-    for (module, name), cls in sorted(CLASSES.items()):
+    for (module, name), cls in sorted(classes().items()):
         ancestors = [*cls.bases]
         while ancestors and ancestors[-1].name != base:
             ancestors += ancestors.pop().bases

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from sklearn.datasets import load_digits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +89,8 @@ def rosenbrock() -> Problem:
 
 def digits() -> Problem:
     """Logistic regression on 200 images of digits."""
+    from sklearn.datasets import load_digits  # takes seconds
+
     images, labels = load_digits(return_X_y=True)
     images = jnp.asarray(images[:200] / 16, jnp.float32)
     loss = functools.partial(_logistic, images=images, labels=jnp.asarray(labels[:200]))

@@ -13,7 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -379,19 +379,23 @@ def _is_abstract(statement: ast.stmt) -> bool:
     return False
 
 
-CLASSES = {
-    (source.module, node.name): Class(source, node)
-    for source in SOURCES.values()
-    for node in ast.walk(source.tree)
-    if isinstance(node, ast.ClassDef)
-}
-each_class = each(CLASSES.values())
+@cache
+def classes() -> dict[tuple[str, str], Class]:
+    return {
+        (source.module, node.name): Class(source, node)
+        for source in SOURCES.values()
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+each_class = each(lambda: classes().values())
 
 
 def _find(module: str, name: str) -> Class | None:
     """The class of modulax that `name` means in `module`, through imports and re-exports."""
-    if (module, name) in CLASSES:
-        return CLASSES[module, name]
+    if (module, name) in classes():
+        return classes()[module, name]
     first, _, rest = name.partition(".")
     for i in SOURCES[module].imports:
         if i.module not in SOURCES:
@@ -451,7 +455,7 @@ def test_concrete_classes_are_asked_for_in_their_own_modules():
 
 
 def test_an_optimizer_is_in_the_file_of_its_transform():
-    files = {name: module.rpartition(".") for module, name in CLASSES}
+    files = {name: module.rpartition(".") for module, name in classes()}
     transforms = {n.removeprefix("ScaleBy"): m for n, m in files.items() if m[0].endswith("._transforms")}
     optimizers = {n: m for n, m in files.items() if m[0].endswith("._optimizers")}
     both = transforms.keys() & optimizers.keys()
@@ -461,5 +465,5 @@ def test_an_optimizer_is_in_the_file_of_its_transform():
 
 
 def test_exceptions_to_the_classes_exist():
-    names = {cls.name for cls in CLASSES.values()}
+    names = {cls.name for cls in classes().values()}
     assert not (NOT_FINAL.keys() | SHARED_CODE.keys()) - names, "remove entries that no longer exist"

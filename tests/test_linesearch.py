@@ -12,7 +12,6 @@ import optax
 import pytest
 import scipy.optimize
 from jax.tree_util import Partial
-from sklearn.datasets import load_digits
 
 import modulax as mx
 from modulax._transforms.line import bounded_loop
@@ -39,6 +38,8 @@ def slope_of_rosenbrock(x: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _data() -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_digits  # takes seconds
+
     images, labels = load_digits(return_X_y=True)
     return images[:200, [20, 28, 36]] / 16, np.where(labels[:200] < 5, 1.0, -1.0)
 
