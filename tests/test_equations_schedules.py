@@ -99,7 +99,25 @@ def shen() -> Steps:
 
 
 S = schedules
-CURVES: dict[str, tuple[Callable[[], Any], Callable[[], Steps]]] = {
+CURVES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "Constant": (lambda: S.Constant(0.3), lambda: 0.3),
+    "Linear": (lambda: S.Linear(1.0, 3.0, 8, 4), lambda: line((T - 4) / 8, 1, 3)),
+    "CosineDecay": (
+        lambda: S.CosineDecay(2.0, 20, 0.1, 1.5),
+        lambda: 2 * (0.9 * cosine(T / 20) ** 1.5 + 0.1),
+    ),
+    "WarmupCosineDecay": (
+        lambda: S.WarmupCosineDecay(0.1, 2.0, 5, 20, 0.3, 2.0),
+        lambda: np.where(T < 5, line(T / 5, 0.1, 2), 0.3 + 1.7 * cosine((T - 5) / 15) ** 2),
+    ),
+    "PiecewiseConstant": (
+        lambda: S.PiecewiseConstant(2.0, {3: 0.5, 10: 0.1}),
+        lambda: 2 * np.where(T >= 3, 0.5, 1) * np.where(T >= 10, 0.1, 1),
+    ),
+    "Join": (
+        lambda: S.Join([0.7, S.Linear(0.0, 1.0, 4), S.Linear(0.0, 5.0, 50)], [3, 9]),
+        lambda: np.where(T < 3, 0.7, np.where(T < 9, line((T - 3) / 4, 0, 1), 0.1 * (T - 9))),
+    ),
     "Polynomial": (
         lambda: S.Polynomial(2.0, 0.1, 1.5, 20, 5),
         lambda: 1.9 * (1 - line((T - 5) / 20, 0, 1)) ** 1.5 + 0.1,
