@@ -57,30 +57,6 @@ def test_the_size_of_a_matrix_does_not_matter(size: float):
 
 
 @pytest.mark.usefixtures("x64")
-def test_rotated_gradients_take_rotated_steps():
-    """Muon knows no axes: U W V takes the steps of W, turned alike."""
-    random = np.random.default_rng(1)
-    u, v = (np.linalg.qr(random.normal(size=(n, n)))[0] for n in (4, 6))
-    transform, grads = mx.ScaleByMuon(), random.normal(size=(10, 4, 6))
-    state, turned_state = transform.init(jnp.zeros((4, 6))), transform.init(jnp.zeros((4, 6)))
-    for g in grads:
-        step, state = transform.update(jnp.asarray(g), state)
-        turned, turned_state = transform.update(jnp.asarray(u @ g @ v), turned_state)
-        np.testing.assert_allclose(turned, u @ np.asarray(step) @ v, atol=1e-10)
-
-
-@pytest.mark.usefixtures("x64")
-def test_the_sum_of_the_blog_post_is_the_average_of_its_code():
-    """M = μM + G and its look-ahead have the directions of the average that is kept here."""
-    transform, m = mx.ScaleByMuon(eps=0.0), np.zeros((4, 6))
-    state = transform.init(jnp.asarray(m))
-    for g in np.random.default_rng(2).normal(size=(10, 4, 6)):
-        m = 0.95 * m + g
-        found, state = transform.update(jnp.asarray(g), state)
-        np.testing.assert_allclose(found, orthogonalize(g + 0.95 * m, eps=0.0), atol=1e-11)
-
-
-@pytest.mark.usefixtures("x64")
 def test_an_adaptive_update_is_as_long_as_the_momentum():
     """⟨D, UVᵀ⟩ is the nuclear norm of D where UVᵀ is exactly orthogonal; each matrix of a batch by itself."""
     x = np.random.default_rng(3).normal(size=(2, 5, 4)) * np.asarray([1.0, 100.0])[:, None, None]

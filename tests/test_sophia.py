@@ -1,4 +1,4 @@
-"""Sophia, and the estimate of the Hessian's diagonal: the equations, the key, the objective."""
+"""Sophia, and the estimate of the Hessian's diagonal: when it is made, the key, the objective."""
 
 import itertools
 from typing import Any
@@ -17,7 +17,7 @@ from modulax._support.keys import as_key, next_keys
 from modulax.testing._case import counting_traces
 
 from . import settings
-from .transcriptions import ETA, SIZE, Points, gradients, points, start
+from .transcriptions import SIZE, gradients, start
 
 A = np.linspace(-1.0, 3.0, SIZE)
 
@@ -32,41 +32,6 @@ def coupled(w: Any) -> Any:
 
 
 # --- Liu et al. 2023, algorithm 3 ------------------------------------------------------------------------------------
-
-
-def sophia(
-    b1: float = 0.965,
-    b2: float = 0.99,
-    eps: float = 1e-8,
-    decay: float = 1e-4,
-    gamma: float = 0.01,
-    bound: float = 1.0,
-    interval: int = 10,
-) -> Points:
-    w, m, h = start(), 0.0, np.zeros(SIZE)
-    for t, g in enumerate(gradients(), 1):
-        m = b1 * m + (1 - b1) * g
-        if interval == 1 or t % interval == 1:
-            h = b2 * h + (1 - b2) * (A + w**2)
-        direction = np.clip(m / np.maximum(gamma * h, eps), -bound, bound)
-        w = w - ETA * decay * w - ETA * direction
-        yield w
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {},
-        {"b1": 0.9, "b2": 0.5, "eps": 0.3, "decay": 0.1, "gamma": 2.0, "bound": 0.5, "interval": 3},
-        {"gamma": 20.0, "eps": 0.1, "bound": 1e9, "interval": 1},
-    ],
-)
-def test_sophia_equals_its_equations(numbers: dict[str, Any]):
-    names = {"decay": "weight_decay", "bound": "clip_threshold", "interval": "update_interval"}
-    transform = mx.Sophia(ETA, **{names.get(name, name): x for name, x in numbers.items()})
-    found = points(transform, obj_fn=lambda w: separable)
-    np.testing.assert_allclose(found, np.stack(list(sophia(**numbers))), rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
