@@ -12,7 +12,7 @@ from modulax._transforms import outer_products
 from modulax.linalg import _orthonormal_factor as factor
 
 from . import test_released_matrices, test_released_shampoo
-from .released import distances
+from .released import distances, trajectory
 
 by_cholesky = jax.jit(factor.by_cholesky)
 
@@ -138,11 +138,11 @@ def test_released_code_has_the_same_trajectories(monkeypatch: pytest.MonkeyPatch
     """The signs of columns are others than by Householder's method, and cancel."""
     monkeypatch.setattr(outer_products, "orthonormal_factor", factor._on_gpu)
     by_eigenbasis = {name: test_released_shampoo.CASES[name] for name in ("SOAP/default", "SOAP/some", "SOAP.meta/qr")}
-    dion = test_released_matrices.GROUPS["Dion"]
 
     def points() -> Any:
-        ours = {name: test_released_shampoo.trajectory(make()) for name, make in by_eigenbasis.items()}
-        return ours | {name: test_released_matrices.trajectory(name, case.make()) for name, case in dion.items()}
+        ours = {name: trajectory(case, case.make()) for name, case in by_eigenbasis.items()}
+        dion = test_released_matrices.GROUPS["Dion"]
+        return ours | {name: test_released_matrices.points_of(name, case, case.make()) for name, case in dion.items()}
 
     lowered = jax.jit(points).lower()
     assert "cholesky" in lowered.as_text() or "potrf" in lowered.as_text()

@@ -6,15 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 import pytest
 
 import modulax as mx
 from modulax import schedules
 
-from .oracles.problem import NOISE, START, STEPS, gradient
-from .released import algorithms_of, distances, settings_of
+from .oracles.problem import SMALL, STEPS
+from .released import Case, assert_complete, assert_near, distances_of, trajectory, with_previous
 
 pytestmark = pytest.mark.usefixtures("x64")
 MARS = (0.1, 0.8, 0.9, 1e-3)
@@ -161,37 +160,20 @@ GROUPS: dict[str, dict[str, Callable[[], Any]]] = {
 }
 
 
-def trajectory(transform: Any, is_evaluated: bool, noises: Any = NOISE) -> Any:
-    """The parameters, or the evaluation parameters, after each step."""
-
-    def body(carry: Any, noise: Any) -> Any:
-        last, params, state = carry
-        grads, previous = ({n: gradient(n, w, noise[n]) for n, w in at.items()} for at in (params, last))
-        updates, state = transform.update(grads, state, params, previous_grad=previous)
-        new = jtu.tree_map(jnp.add, params, updates)
-        return (params, new, state), transform.eval_params(state, new) if is_evaluated else new
-
-    start = jtu.tree_map(jnp.asarray, START)
-    return jax.lax.scan(body, (start, start, transform.init(start)), noises)[1]
-
-
-def points_of(name: str, transform: Any) -> Any:
+def points_of(name: str, case: Case, transform: Any) -> Any:
     """What the released code is compared with: with several workers, they are on the axis after that of the steps."""
     if not name.endswith("workers"):
-        return trajectory(transform, name.endswith("evaluated"))
-    noise = {n: np.stack([x, np.roll(x, -13, axis=0)]) for n, x in NOISE.items()}  # as in `noise_of_worker`
-    return jax.vmap(lambda noise: trajectory(transform, False, noise), 0, 1, axis_name="workers")(noise)
+        return trajectory(case, transform)
+    noise = {n: np.stack([x, np.roll(x, -13, axis=0)]) for n, x in SMALL.noise.items()}  # as in `noise_of_worker`
+    return jax.vmap(lambda noise: trajectory(case, transform, noise), 0, 1, axis_name="workers")(noise)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str):
-    transforms = {name: make() for name, make in GROUPS[group].items()}
-    ours = jax.jit(lambda ts: {name: points_of(name, t) for name, t in ts.items()})(transforms)
-    found = distances("first_order", ours)
-    assert {name: f"{distance:.2g}" for name, distance in found.items() if not distance <= 1e-12} == {}
+    makers = GROUPS[group].items()
+    cases = {n: Case(make, inputs=with_previous, is_evaluated=n.endswith("evaluated")) for n, make in makers}
+    assert_near(distances_of("first_order", cases, points_of))
 
 
 def test_no_setting_is_left_out():
-    """Every setting of a compared algorithm is compared."""
-    compared = {name for cases in GROUPS.values() for name in cases}
-    assert compared == settings_of("first_order", algorithms_of(compared))
+    assert_complete("first_order", GROUPS)

@@ -3,40 +3,26 @@
 Those that store few numbers in place of a second moment, or estimate the curvature.
 """
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 import pytest
 
 import modulax as mx
 from modulax._transforms import apollo, hessian_diagonal
 
-from .oracles.first_order_problem import CONVOLUTION, LAYERS, MATRICES, STEPS, Problem, coupled_loss
 from .oracles.ledger import CURVATURE
-from .oracles.problem import SAMPLED
-from .released import algorithms_of, distances, frozen, settings_of
-from .test_released_first_order import SMALL
+from .oracles.problem import CONVOLUTION, LAYERS, MATRICES, STEPS, Problem, coupled_loss
+from .released import Case, Inputs, assert_complete, assert_near, distances_of, frozen, gradients, trajectory
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-
-class Case(NamedTuple):
-    """Ours for a frozen trajectory, the problem, what makes gradients and extra arguments, and the steps per draw."""
-
-    make: Callable[[], Any]
-    problem: Problem = SMALL
-    inputs: Callable[[Problem, Any, Any], tuple[Any, dict[str, Any]]] = lambda problem, params, now: (
-        {n: problem.gradient(n, w, now["noise"][n]) for n, w in params.items()},
-        {},
-    )
-    gap: int = STEPS
 
 
 def amos(rate: Any, *numbers: Any, **more: Any) -> Any:
@@ -58,7 +44,7 @@ def adam_mini(rate: float, query: int, key: int, **more: Any) -> Any:
 # --- Estimates of the curvature ---------------------------------------------------------------------
 
 
-def with_hessian(problem: Problem, params: Any, now: Any) -> Any:
+def with_hessian(problem: Problem, params: Any, now: Any) -> Inputs:
     """Gradients of a loss whose Hessian is not diagonal."""
 
     def loss(w: Any) -> Any:
@@ -67,10 +53,9 @@ def with_hessian(problem: Problem, params: Any, now: Any) -> Any:
     return jax.grad(loss)(params), {"obj_fn": loss}
 
 
-def with_sampled(problem: Problem, params: Any, now: Any) -> Any:
+def with_sampled(problem: Problem, params: Any, now: Any) -> Inputs:
     """An objective whose gradient is the one that was sampled."""
-    grads = {n: problem.gradient(n, w, now["noise"][n]) for n, w in params.items()}
-    return grads, {"obj_fn": lambda w: sum(jnp.vdot(now["sampled"][n], w[n]) for n in w)}
+    return gradients(problem, params, now), {"obj_fn": lambda w: sum(jnp.vdot(now["sampled"][n], w[n]) for n in w)}
 
 
 def signs_of(table: Any, raw: Any, leaves: Sequence[Any]) -> Any:
@@ -109,6 +94,10 @@ def projections_of(refresh: Any, raw: Any, like: Sequence[Any]) -> Any:
 MORE: dict[str, Any] = {"b1": 0.8, "b2": 0.95, "eps": 1e-3, "weight_decay": 0.1}
 
 
+# Whose projections are drawn again every nine steps.
+REFRESHED = [f"Apollo/{name}" for name in ("all", "front", "unlimited", "uncorrected", "tensor")] + ["ApolloMini/all"]
+
+
 def some_apollo(rank: int = 3, gap: int = 9, scale: float = 4.0, **more: Any) -> Any:
     return mx.Apollo(0.1, rank, gap, scale, **MORE, **more)
 
@@ -142,14 +131,14 @@ GROUPS: dict[str, dict[str, Case]] = {
     },
     "Apollo": {
         "Apollo/default": Case(lambda: mx.Apollo(0.05, 2), MATRICES),
-        "Apollo/all": Case(some_apollo, MATRICES, gap=9),
-        "Apollo/front": Case(lambda: some_apollo(scale_front=True), MATRICES, gap=9),
-        "Apollo/unlimited": Case(lambda: some_apollo(2, max_growth=None), MATRICES, gap=9),
-        "Apollo/uncorrected": Case(lambda: some_apollo(2, correct_bias=False), MATRICES, gap=9),
-        "Apollo/tensor": Case(lambda: some_apollo(2, scale_type="tensor"), MATRICES, gap=9),
+        "Apollo/all": Case(some_apollo, MATRICES),
+        "Apollo/front": Case(lambda: some_apollo(scale_front=True), MATRICES),
+        "Apollo/unlimited": Case(lambda: some_apollo(2, max_growth=None), MATRICES),
+        "Apollo/uncorrected": Case(lambda: some_apollo(2, correct_bias=False), MATRICES),
+        "Apollo/tensor": Case(lambda: some_apollo(2, scale_type="tensor"), MATRICES),
         "Apollo/svd": Case(lambda: some_apollo(2, 200, 1.0, method="svd"), MATRICES),
         "ApolloMini/default": Case(lambda: mx.ApolloMini(0.01), MATRICES),
-        "ApolloMini/all": Case(lambda: mx.ApolloMini(0.1, 9, 4.0, **MORE, scale_front=True), MATRICES, gap=9),
+        "ApolloMini/all": Case(lambda: mx.ApolloMini(0.1, 9, 4.0, **MORE, scale_front=True), MATRICES),
     },
     "CAME": {
         "CAME/default": Case(lambda: mx.CAME(0.02)),
@@ -165,43 +154,25 @@ GROUPS: dict[str, dict[str, Case]] = {
 }
 
 
-def trajectory(case: Case, transform: Any) -> Any:
-    """The parameters after each step."""
+@contextlib.contextmanager
+def drawn(gap: int, now: Any) -> Iterator[None]:
+    """The random numbers of a step, if projections are drawn every so many steps."""
+    signs = partial(signs_of, jnp.asarray(frozen("first_order")["draws/AdaHessian"])[now["step"]])
+    with (
+        mock.patch.object(hessian_diagonal, "random_signs", signs),
+        mock.patch.object(apollo, "standard_normal", partial(projections_of, now["step"] // gap)),
+    ):
+        yield
 
-    def body(carry: Any, now: Any) -> Any:
-        params, state = carry
-        grads, extra = case.inputs(case.problem, params, now)
-        signs, projections = partial(signs_of, now["signs"]), partial(projections_of, now["step"] // case.gap)
-        with (
-            mock.patch.object(hessian_diagonal, "random_signs", signs),
-            mock.patch.object(apollo, "standard_normal", projections),
-        ):
-            updates, state = transform.update(grads, state, params, **extra)
-        params = jtu.tree_map(jnp.add, params, updates)
-        return (params, state), params
 
-    start = jtu.tree_map(jnp.asarray, case.problem.start)
-    steps = {
-        "step": np.arange(STEPS),
-        "noise": case.problem.noise,
-        "sampled": SAMPLED,
-        "signs": frozen("first_order")["draws/AdaHessian"],
-    }
-    return jax.lax.scan(body, (start, transform.init(start)), steps)[1]
+def points_of(name: str, case: Case, transform: Any) -> Any:
+    return trajectory(case, transform, given=partial(drawn, 9 if name in REFRESHED else STEPS))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str):
-    cases = GROUPS[group]
-    transforms = {name: case.make() for name, case in cases.items()}
-    ours = jax.jit(lambda ts: {name: trajectory(case, ts[name]) for name, case in cases.items()})(transforms)
-    found = distances("first_order", ours)
-    assert {name: distance for name, distance in found.items() if not distance <= 1e-12} == {}
+    assert_near(distances_of("first_order", GROUPS[group], points_of))
 
 
 def test_no_setting_is_left_out():
-    """Every setting of a compared algorithm is compared, and the algorithm has a row in the ledger."""
-    compared = {name for cases in GROUPS.values() for name in cases}
-    algorithms = algorithms_of(compared)
-    assert compared == settings_of("first_order", algorithms)
-    assert algorithms == {name for row in CURVATURE for name in row.names.split(", ")}
+    assert_complete("first_order", GROUPS, CURVATURE)

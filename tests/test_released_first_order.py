@@ -4,32 +4,28 @@
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
-import numpy as np
 import pytest
 
 import modulax as mx
 
-from .oracles import problem
-from .oracles.first_order_problem import KERAS, STEPS, Problem
 from .oracles.ledger import FIRST_ORDER
-from .released import algorithms_of, distances, settings_of
+from .oracles.problem import KERAS, STEPS, Problem
+from .released import Case, Inputs, assert_complete, assert_near, distances_of, gradients
 
-SMALL = Problem(problem.START, problem.CURVATURE, problem.MINIMUM, problem.NOISE)
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-class Case(NamedTuple):
-    """Ours for a frozen trajectory, its problem, and the steps in which the first entry of each gradient is NaN."""
+def with_nan(*steps: int) -> Callable[[Problem, Any, Any], Inputs]:
+    """Gradients whose first entries are NaN in some steps."""
 
-    make: Callable[[], Any]
-    problem: Problem = SMALL
-    is_evaluated: bool = False
-    nan_at: tuple[int, ...] = ()
+    def inputs(problem: Problem, params: Any, now: Any) -> Inputs:
+        first = jnp.where(jnp.isin(now["step"], jnp.asarray(steps)), jnp.nan, 0.0)
+        return {n: g.at[(0,) * g.ndim].add(first) for n, g in gradients(problem, params, now).items()}, {}
+
+    return inputs
 
 
 def cosine(peak: float) -> Any:
@@ -134,9 +130,9 @@ GROUPS: dict[str, dict[str, Case]] = {
     },
     "Tiger": {
         "Tiger/default": Case(lambda: mx.Tiger(0.05, roles=OF_KERAS), KERAS),
-        "Tiger/all": Case(lambda: tiger(up_and_down(), 2), KERAS, nan_at=(8, 9, 20)),
+        "Tiger/all": Case(lambda: tiger(up_and_down(), 2), KERAS, with_nan(8, 9, 20)),
         "Tiger/scheduled": Case(lambda: tiger(up_and_down()), KERAS),
-        "Tiger/nan": Case(lambda: tiger(0.1), KERAS, nan_at=(8, 9)),
+        "Tiger/nan": Case(lambda: tiger(0.1), KERAS, with_nan(8, 9)),
     },
     "FOCUS": {
         "FOCUS/default": Case(lambda: mx.FOCUS(0.02, b2=1 - 2.0**-10)),
@@ -145,35 +141,10 @@ GROUPS: dict[str, dict[str, Case]] = {
 }
 
 
-def trajectory(case: Case, transform: Any) -> Any:
-    """The parameters after each step."""
-
-    def body(carry: Any, inputs: Any) -> Any:
-        (params, state), (noise, first) = carry, inputs
-        grads = {n: case.problem.gradient(n, w, noise[n]) for n, w in params.items()}
-        if case.nan_at:
-            grads = {n: g.at[(0,) * g.ndim].add(first) for n, g in grads.items()}
-        updates, state = transform.update(grads, state, params)
-        params = jtu.tree_map(jnp.add, params, updates)
-        return (params, state), transform.eval_params(state, params) if case.is_evaluated else params
-
-    start = jtu.tree_map(jnp.asarray, case.problem.start)
-    firsts = np.where(np.isin(np.arange(STEPS), case.nan_at), np.nan, 0.0)
-    return jax.lax.scan(body, (start, transform.init(start)), (case.problem.noise, firsts))[1]
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str):
-    cases = GROUPS[group]
-    transforms = {name: case.make() for name, case in cases.items()}
-    ours = jax.jit(lambda ts: {name: trajectory(case, ts[name]) for name, case in cases.items()})(transforms)
-    found = distances("first_order", ours)
-    assert {name: distance for name, distance in found.items() if not distance <= 1e-12} == {}
+    assert_near(distances_of("first_order", GROUPS[group]))
 
 
 def test_no_setting_is_left_out():
-    """Every setting of a compared algorithm is compared, and the algorithm has a row in the ledger."""
-    compared = {name for cases in GROUPS.values() for name in cases}
-    algorithms = algorithms_of(compared)
-    assert compared == settings_of("first_order", algorithms)
-    assert algorithms == {name for row in FIRST_ORDER for name in row.names.split(", ")}
+    assert_complete("first_order", GROUPS, FIRST_ORDER)

@@ -1,10 +1,9 @@
 """The trajectories of released code of optimizers of matrices, frozen in `tests/oracles/matrices.npz`, and ours."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -13,18 +12,12 @@ import pytest
 import modulax as mx
 from modulax import linalg, schedules
 
-from .oracles.matrix_problem import NOISE, START, gradient
-from .released import distances, frozen
+from .oracles.problem import TWO_LAYERS, Problem
+from .released import Case, assert_near, distances_of, frozen, trajectory, with_previous
 
-MATRICES = ("w1", "w2")
+START, NAMES = TWO_LAYERS.start, ("w1", "w2")
+MATRICES = Problem(*({n: part[n] for n in NAMES} for part in TWO_LAYERS))  # where the vectors have another AdamW
 pytestmark = pytest.mark.usefixtures("x64")
-
-
-class Case(NamedTuple):
-    """Ours for a frozen trajectory, and the arrays to compare: of vectors, some have another AdamW."""
-
-    make: Callable[[], Any]
-    arrays: tuple[str, ...] = tuple(START)
 
 
 def options(**arguments: Any) -> dict[str, Any]:
@@ -88,13 +81,13 @@ def adamuon_of_timm(table: str, steps: int, safety: float, b2: float, shape: Any
 
 def rsqrt_in() -> Any:
     """The inverse roots of the numbers of inputs, of matrices that are turned."""
-    return mx.ScaleByPath({"w1": 4**-0.5, "w2": 3**-0.5, "b*": 1.0})
+    return mx.ScaleByPath({"w1": 4**-0.5, "w2": 3**-0.5})
 
 
 def scion(of_matrix: Callable[[int, int], dict[str, Any]] = lambda m, n: {}, vectors: Any = None) -> Any:
     """Scion of matrices with m inputs and n outputs, and of vectors."""
     default = options(learning_rate=0.05, scale=1.0)
-    matrices = {n: mx.Scion(**default | of_matrix(*START[n].shape)) for n in MATRICES}
+    matrices = {n: mx.Scion(**default | of_matrix(*START[n].shape)) for n in NAMES}
     others = mx.Scion(**default | options(beta=0.0) | (vectors or {}))
     return mx.Partition({**matrices, "b": others}, mx.by_path({"w1": "w1", "w2": "w2", "b*": "b"}))
 
@@ -255,11 +248,6 @@ def with_factor(table: str, factor: float) -> np.ndarray:
     return triples
 
 
-def turned(name: str, tree: dict[str, Any]) -> dict[str, Any]:
-    """The arrays in our layout: the released code got inputs x outputs as they are where the name ends in `tall`."""
-    return {n: w.T if name.endswith("tall") and n in MATRICES else w for n, w in tree.items()}
-
-
 def _is_dion(x: Any) -> bool:
     return isinstance(x, mx.states.DionState)
 
@@ -268,9 +256,9 @@ def with_drawn_bases(state: Any) -> Any:
     """A state with the random numbers that the released code of Dion was given."""
 
     def drawn(x: Any) -> Any:
-        tables = {n: frozen("matrices")[f"draws/Dion/{n}"] for n in MATRICES}
+        tables = {n: frozen("matrices")[f"draws/Dion/{n}"] for n in NAMES}
         bases = {n: table[: x.basis[n].shape[0], : x.basis[n].shape[1]] for n, table in tables.items()}
-        return eqx.tree_at(lambda y: [y.basis[n] for n in MATRICES], x, [jnp.asarray(b) for b in bases.values()])
+        return eqx.tree_at(lambda y: [y.basis[n] for n in NAMES], x, [jnp.asarray(b) for b in bases.values()])
 
     return jtu.tree_map(lambda x: drawn(x) if _is_dion(x) else x, state, is_leaf=_is_dion)
 
@@ -281,31 +269,19 @@ def drawn_by_kron(self: Any, state: Any, like: Any) -> Any:
     return state.count == 19, [t[state.count].reshape(x.shape) for t, x in zip(tables, like, strict=True)]
 
 
-def trajectory(name: str, transform: Any) -> Any:
-    """The parameters after each step."""
-
-    def grads(params: Any, noise: Any) -> Any:
-        return turned(name, {n: gradient(n, w, noise[n]) for n, w in turned(name, params).items()})
-
-    def body(carry: Any, noise: Any) -> Any:
-        params, last, state = carry
-        extra = {"previous_grad": grads(last, noise)} if "previous_grad" in transform.needs else {}
-        updates, state = transform.update(grads(params, noise), state, params, **extra)
-        new = jtu.tree_map(jnp.add, params, updates)
-        return (new, params, state), turned(name, new)
-
-    start = turned(name, jtu.tree_map(jnp.asarray, START))
-    return jax.lax.scan(body, (start, start, with_drawn_bases(transform.init(start))), NOISE)[1]
+def points_of(name: str, case: Case, transform: Any) -> Any:
+    """In our layout: the released code got inputs x outputs as they are where the name ends in `tall`."""
+    turned = NAMES if name.endswith("tall") else ()
+    problem = case.problem if case.problem is MATRICES else TWO_LAYERS
+    case = case._replace(problem=problem.transposed(*turned), inputs=with_previous)
+    points = trajectory(case, transform, init=lambda params: with_drawn_bases(transform.init(params)))
+    return {n: w.swapaxes(-1, -2) if n in turned else w for n, w in points.items()}
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_as_in_the_released_code(group: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mx.ScaleByKron, "_drawn", drawn_by_kron)
-    cases = GROUPS[group]
-    transforms = {name: case.make() for name, case in cases.items()}
-    ours = jax.jit(lambda ts: {name: trajectory(name, ts[name]) for name in cases})(transforms)
-    found = distances("matrices", {name: {n: ours[name][n] for n in case.arrays} for name, case in cases.items()})
-    assert {name: distance for name, distance in found.items() if not distance <= 1e-10} == {}
+    assert_near(distances_of("matrices", GROUPS[group], points_of), 1e-10)
 
 
 def test_the_factors_of_kron_are_balanced(monkeypatch: pytest.MonkeyPatch):

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 os.environ["KERAS_BACKEND"] = "torch"
-freeze: Any = importlib.import_module("freeze")  # its neighbours; the package around them needs JAX
-problem: Any = importlib.import_module("first_order_problem")
-loops: Any = importlib.import_module("first_order_loops")
-released, stub, torch, STEPS = freeze.released, freeze.stub, freeze.torch, problem.STEPS
+loops: Any = importlib.import_module("loops")  # its neighbour; the package around it needs JAX
+released, stub, torch, STEPS = loops.released, loops.stub, loops.torch, loops.STEPS
 Case, SMALL, add = loops.Case, loops.SMALL, loops.add
 Arrays = dict[str, np.ndarray]
 
@@ -121,7 +119,7 @@ def tiger() -> None:
     """A dozen functions of TensorFlow 1, on NumPy, stand in for TensorFlow."""
     stub("tensorflow", **vars(tensorflow_on_numpy()))
     cls = released("bojone/tiger", "tiger.py").Tiger
-    layers = problem.KERAS
+    layers = loops.problem.KERAS
 
     def case(nan_at: tuple[int, ...] = (), **hyperparameters: Any) -> Any:
         def run(start: Arrays) -> Iterator[Arrays]:

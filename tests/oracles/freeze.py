@@ -9,133 +9,55 @@ checked out as OWNER+NAME. Nothing of them is copied: the script imports their m
 import enum
 import functools
 import importlib
-import importlib.util
 import os
-import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FROZEN = Path(__file__).with_name("trajectories.npz")
-CHECKOUTS = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-problem: Any = importlib.import_module("problem")  # its neighbour; the package around it needs JAX
-NOISE, SAMPLED, START, STEPS = problem.NOISE, problem.SAMPLED, problem.START, problem.STEPS
-gradient, loss = problem.gradient, problem.loss
-torch: Any = importlib.import_module("torch")
-torch.set_default_dtype(torch.float64)  # several of them make their scalars in the default dtype
-
-Params = dict[str, np.ndarray]
-Loop = Callable[[], Iterator[Params]]
-CASES: dict[str, Loop] = {}
-
-
-def released(repository: str, file: str) -> Any:
-    """A module of a checkout, by its path there."""
-    path = CHECKOUTS / repository.replace("/", "+") / file
-    spec = importlib.util.spec_from_file_location(f"released_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def package(repository: str, folder: str, name: str) -> Any:
-    """A package of a checkout."""
-    sys.path.insert(0, str(CHECKOUTS / repository.replace("/", "+") / folder))
-    return importlib.import_module(name)
-
-
-def stub(name: str, **members: Any) -> None:
-    """Put a module in the place of one that is imported and not needed."""
-    module = types.ModuleType(name)
-    vars(module).update(members)
-    sys.modules[name] = module
-
-
-def add(name: str, **settings: Loop) -> None:
-    CASES.update({f"{name}/{setting}": loop for setting, loop in settings.items()})
+loops: Any = importlib.import_module("loops")  # its neighbour; the package around it needs JAX
+add, every, package, released, stub = loops.add, loops.every, loops.package, loops.released, loops.stub
+Case, PLAIN, SMALL, STEPS, torch = loops.Case, loops.PLAIN, loops.SMALL, loops.STEPS, loops.torch
+Arrays = dict[str, np.ndarray]
+Params = dict[str, Any]
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------
 
 
-def parameters(is_transposed: bool = False) -> dict[str, Any]:
-    """The starting point; a weight of PyTorch is (out, in), the transpose of one of JAX."""
-    return {n: torch.nn.Parameter(torch.tensor(w.T.copy() if is_transposed else w)) for n, w in START.items()}
+def step_with_loss(optimizer: Any, params: Params, t: int) -> None:
+    noise = {n: x[t] for n, x in SMALL.noise.items()}
+    optimizer.step(loss=torch.tensor(SMALL.loss(PLAIN.arrays(params), noise)))
 
 
-def values(params: dict[str, Any], is_transposed: bool = False) -> Params:
-    arrays = {n: p.detach().numpy().copy() for n, p in params.items()}
-    return {n: w.T if is_transposed else w for n, w in arrays.items()}
+class Averaged:
+    """An optimizer, and the average of PyTorch's `AveragedModel`; before the first one, the parameters."""
+
+    def __init__(self, params: Params, cls: Any, average: Any, start: int, every: int, **hyperparameters: Any) -> None:
+        self.start, self.every, self.count = start, every, 0
+        self.model = torch.nn.ParameterDict(params)
+        self.average = torch.optim.swa_utils.AveragedModel(self.model, multi_avg_fn=average)
+        self.optimizer = cls(list(params.values()), **hyperparameters)
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.count += 1
+        if self.count > self.start and (self.count - self.start) % self.every == 0:
+            self.average.update_parameters(self.model)
+
+    def points(self, params: Params) -> Params:
+        return dict((self.average.module if self.average.n_averaged else self.model).items())
 
 
-def set_gradients(params: dict[str, Any], t: int, is_transposed: bool = False) -> None:
-    for n, w in values(params, is_transposed).items():
-        g = gradient(n, w, NOISE[n][t])
-        params[n].grad = torch.tensor(g.T.copy() if is_transposed else g)
+def averaged(cls: Any, average: Any, start: int = 0, every: int = 1, **hyperparameters: Any) -> Any:
+    def build(params: Params) -> Averaged:
+        return Averaged(params, cls, average, start, every, **hyperparameters)
 
-
-def loss_at(params: dict[str, Any], t: int) -> Any:
-    return torch.tensor(loss(values(params), {n: noise[t] for n, noise in NOISE.items()}))
-
-
-def torch_loop(make: Callable[[Any], Any], is_transposed: bool = False, needs_loss: bool = False) -> Loop:
-    def loop() -> Iterator[Params]:
-        params = parameters(is_transposed)
-        optimizer = make(params)
-        getattr(optimizer, "train", lambda: None)()
-        for t in range(STEPS):
-            set_gradients(params, t, is_transposed)
-            optimizer.step(**({"loss": loss_at(params, t)} if needs_loss else {}))
-            yield values(params, is_transposed)
-
-    return loop
-
-
-def with_torch(cls: Callable[..., Any], *, needs_loss: bool = False, **hyperparameters: Any) -> Loop:
-    return torch_loop(lambda params: cls(list(params.values()), **hyperparameters), needs_loss=needs_loss)
-
-
-def evaluated(cls: Any, **hyperparameters: Any) -> Loop:
-    """The evaluation parameters after each step, in place of those that are trained."""
-
-    def loop() -> Iterator[Params]:
-        params = parameters()
-        optimizer = cls(list(params.values()), **hyperparameters)
-        for t in range(STEPS):
-            optimizer.train()
-            set_gradients(params, t)
-            optimizer.step()
-            optimizer.eval()
-            yield values(params)
-
-    return loop
-
-
-def averaged(cls: Any, average: Any, start: int = 0, every: int = 1, **hyperparameters: Any) -> Loop:
-    """The average of PyTorch's `AveragedModel` after each step; before the first one, the parameters."""
-
-    def loop() -> Iterator[Params]:
-        params = parameters()
-        model = torch.nn.ParameterDict(params)
-        averaged_model = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average)
-        optimizer = cls(list(params.values()), **hyperparameters)
-        for t in range(STEPS):
-            set_gradients(params, t)
-            optimizer.step()
-            if t + 1 > start and (t + 1 - start) % every == 0:
-                averaged_model.update_parameters(model)
-            yield values(dict((averaged_model.module if averaged_model.n_averaged else model).items()))
-
-    return loop
+    return loops.torch_case(build, read=Averaged.points)
 
 
 def torch_averages() -> None:
@@ -148,20 +70,20 @@ def torch_averages() -> None:
 
 def torch_optimizers() -> None:
     o = torch.optim
-    add("SGD", default=with_torch(o.SGD, lr=0.1),
-        all=with_torch(o.SGD, lr=0.05, momentum=0.8, nesterov=True, weight_decay=0.1))  # fmt: skip
-    add("AdamW", default=with_torch(o.AdamW, lr=0.05),
-        all=with_torch(o.AdamW, lr=0.1, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.2))  # fmt: skip
-    add("AMSGrad", default=with_torch(o.Adam, lr=0.05, amsgrad=True),
-        all=with_torch(o.Adam, lr=0.1, betas=(0.8, 0.9), eps=1e-3, amsgrad=True))  # fmt: skip
-    add("RMSProp", default=with_torch(o.RMSprop, lr=0.02),
-        all=with_torch(o.RMSprop, lr=0.02, alpha=0.9, eps=1e-3, momentum=0.5, centered=True))  # fmt: skip
-    add("RAdam", default=with_torch(o.RAdam, lr=0.05, eps=0.0),
-        all=with_torch(o.RAdam, lr=0.1, betas=(0.8, 0.95), eps=0.0),
-        eps=with_torch(o.RAdam, lr=0.05, eps=1e-3))  # fmt: skip
-    add("Adamax", default=with_torch(o.Adamax, lr=0.05), all=with_torch(o.Adamax, lr=0.1, betas=(0.8, 0.95)))
-    add("Adadelta", default=with_torch(o.Adadelta), all=with_torch(o.Adadelta, lr=3.0, rho=0.8, eps=1e-3))
-    add("Rprop", default=with_torch(o.Rprop), all=with_torch(o.Rprop, lr=0.1, etas=(0.4, 1.5), step_sizes=(1e-3, 0.5)))
+    add("SGD", default=every(o.SGD, lr=0.1),
+        all=every(o.SGD, lr=0.05, momentum=0.8, nesterov=True, weight_decay=0.1))  # fmt: skip
+    add("AdamW", default=every(o.AdamW, lr=0.05),
+        all=every(o.AdamW, lr=0.1, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.2))  # fmt: skip
+    add("AMSGrad", default=every(o.Adam, lr=0.05, amsgrad=True),
+        all=every(o.Adam, lr=0.1, betas=(0.8, 0.9), eps=1e-3, amsgrad=True))  # fmt: skip
+    add("RMSProp", default=every(o.RMSprop, lr=0.02),
+        all=every(o.RMSprop, lr=0.02, alpha=0.9, eps=1e-3, momentum=0.5, centered=True))  # fmt: skip
+    add("RAdam", default=every(o.RAdam, lr=0.05, eps=0.0),
+        all=every(o.RAdam, lr=0.1, betas=(0.8, 0.95), eps=0.0),
+        eps=every(o.RAdam, lr=0.05, eps=1e-3))  # fmt: skip
+    add("Adamax", default=every(o.Adamax, lr=0.05), all=every(o.Adamax, lr=0.1, betas=(0.8, 0.95)))
+    add("Adadelta", default=every(o.Adadelta), all=every(o.Adadelta, lr=3.0, rho=0.8, eps=1e-3))
+    add("Rprop", default=every(o.Rprop), all=every(o.Rprop, lr=0.1, etas=(0.4, 1.5), step_sizes=(1e-3, 0.5)))
 
 
 def authors_packages() -> None:
@@ -169,185 +91,171 @@ def authors_packages() -> None:
     sf: Any = importlib.import_module("schedulefree")
     add(
         "ScheduleFreeSGD",
-        default=with_torch(sf.SGDScheduleFree, lr=0.5),
-        all=with_torch(sf.SGDScheduleFree, lr=0.2, momentum=0.8, weight_decay=0.1, warmup_steps=10, weight_lr_power=1),
+        default=every(sf.SGDScheduleFree, lr=0.5),
+        all=every(sf.SGDScheduleFree, lr=0.2, momentum=0.8, weight_decay=0.1, warmup_steps=10, weight_lr_power=1),
     )
     adamw = sf.AdamWScheduleFree
     warm = {"lr": 0.1, "betas": (0.95, 0.99), "eps": 1e-4, "weight_decay": 0.1, "warmup_steps": 10}
-    add("ScheduleFreeAdamW", default=with_torch(adamw, lr=0.05), all=with_torch(adamw, **warm),
-        warm_up=with_torch(adamw, lr=0.05, warmup_steps=10), decay=with_torch(adamw, lr=0.05, weight_decay=0.1),
-        evaluated=evaluated(adamw, **warm))  # fmt: skip
+    add("ScheduleFreeAdamW", default=every(adamw, lr=0.05), all=every(adamw, **warm),
+        warm_up=every(adamw, lr=0.05, warmup_steps=10), decay=every(adamw, lr=0.05, weight_decay=0.1),
+        evaluated=every(adamw, **warm, read=loops.evaluated))  # fmt: skip
     dadapt = importlib.import_module("dadaptation").DAdaptAdam
     add(
         "DAdaptAdamW",
-        default=with_torch(dadapt, decouple=True),
-        all=with_torch(dadapt, decouple=True, lr=0.5, betas=(0.8, 0.99), eps=1e-4, d0=1e-2, weight_decay=0.1),
+        default=every(dadapt, decouple=True),
+        all=every(dadapt, decouple=True, lr=0.5, betas=(0.8, 0.99), eps=1e-4, d0=1e-2, weight_decay=0.1),
     )
     prodigy = importlib.import_module("prodigyopt").Prodigy
     more = {"eps": 1e-4, "d0": 1e-2, "d_coef": 1.2, "weight_decay": 0.1, "safeguard_warmup": True}
-    add("Prodigy", default=with_torch(prodigy),
-        all=with_torch(prodigy, lr=0.5, betas=(0.8, 0.99), beta3=0.9, **more))  # fmt: skip
+    add("Prodigy", default=every(prodigy),
+        all=every(prodigy, lr=0.5, betas=(0.8, 0.99), beta3=0.9, **more))  # fmt: skip
     dog = importlib.import_module("dog").DoG
-    add("DoG", default=with_torch(dog), all=with_torch(dog, lr=0.5, reps_rel=1e-2, eps=1e-3, weight_decay=0.1))
+    add("DoG", default=every(dog), all=every(dog, lr=0.5, reps_rel=1e-2, eps=1e-3, weight_decay=0.1))
     madgrad = importlib.import_module("madgrad").MADGRAD
-    add("MADGRAD", default=with_torch(madgrad, lr=0.05),
-        all=with_torch(madgrad, lr=0.1, momentum=0.5, weight_decay=0.1, eps=1e-3))  # fmt: skip
+    add("MADGRAD", default=every(madgrad, lr=0.05),
+        all=every(madgrad, lr=0.1, momentum=0.5, weight_decay=0.1, eps=1e-3))  # fmt: skip
     belief = functools.partial(importlib.import_module("adabelief_pytorch").AdaBelief, print_change_log=False)
-    add("AdaBelief", default=with_torch(belief, lr=0.05, rectify=False),
-        all=with_torch(belief, lr=0.1, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, rectify=False),
-        rectified=with_torch(belief, lr=0.05))  # fmt: skip
+    add("AdaBelief", default=every(belief, lr=0.05, rectify=False),
+        all=every(belief, lr=0.1, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, rectify=False),
+        rectified=every(belief, lr=0.05))  # fmt: skip
 
 
 def authors_repositories() -> None:
     """Repositories without a package, imported by their paths."""
     acprop = released("juntang-zhuang/ACProp-Optimizer", "optimizers/ACProp.py").ACProp
-    add("ACProp", default=with_torch(acprop, lr=0.05, rectify=False),
-        all=with_torch(acprop, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, rectify=False),
-        rectified=with_torch(acprop, lr=0.05))  # fmt: skip
+    add("ACProp", default=every(acprop, lr=0.05, rectify=False),
+        all=every(acprop, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, rectify=False),
+        rectified=every(acprop, lr=0.05))  # fmt: skip
     momo = package("fabian-sp/MoMo", "", "momo")
-    with_loss = functools.partial(with_torch, needs_loss=True)
+    with_loss = functools.partial(every, step=step_with_loss)
     bound = {"weight_decay": 0.1, "lb": 1.0, "use_fstar": True}
     add("MoMo", default=with_loss(momo.Momo), all=with_loss(momo.Momo, lr=0.1, beta=0.8, **bound))
     add("MoMoAdam", default=with_loss(momo.MomoAdam),
         all=with_loss(momo.MomoAdam, lr=0.1, betas=(0.8, 0.95), eps=1e-3, **bound))  # fmt: skip
     mechanize = package("optimizedlearning/mechanic", "src", "mechanic_pytorch").mechanize
     sgd = torch.optim.SGD
-    add("Mechanize", default=with_torch(mechanize(sgd, s_init=1e-6, store_delta=True), lr=1.0),
-        all=with_torch(mechanize(sgd, s_decay=0.1, betas=(0.9, 0.99, 0.999), s_init=1e-2, eps=1e-6, store_delta=True),
+    add("Mechanize", default=every(mechanize(sgd, s_init=1e-6, store_delta=True), lr=1.0),
+        all=every(mechanize(sgd, s_decay=0.1, betas=(0.9, 0.99, 0.999), s_init=1e-2, eps=1e-6, store_delta=True),
                        lr=1.0, momentum=0.8),
-        recomputed=with_torch(mechanize(sgd, s_init=1e-6), lr=1.0))  # fmt: skip
+        recomputed=every(mechanize(sgd, s_init=1e-6), lr=1.0))  # fmt: skip
     adopt = package("iShohei220/adopt", "src", "adopt").ADOPT
-    add("ADOPT", default=with_torch(adopt, lr=0.05),
-        all=with_torch(adopt, lr=0.05, betas=(0.8, 0.95), eps=1e-2, clip_lambda=None),
-        decoupled=with_torch(adopt, lr=0.05, weight_decay=0.1, decouple=True),
-        decoupled_all=with_torch(adopt, lr=0.05, betas=(0.8, 0.95), eps=1e-2, clip_lambda=None, weight_decay=0.3,
+    add("ADOPT", default=every(adopt, lr=0.05),
+        all=every(adopt, lr=0.05, betas=(0.8, 0.95), eps=1e-2, clip_lambda=None),
+        decoupled=every(adopt, lr=0.05, weight_decay=0.1, decouple=True),
+        decoupled_all=every(adopt, lr=0.05, betas=(0.8, 0.95), eps=1e-2, clip_lambda=None, weight_decay=0.3,
                                  decouple=True))  # fmt: skip
     ademamix = released("apple/ml-ademamix", "pytorch/ademamix.py").AdEMAMix
-    add("AdEMAMix", default=with_torch(ademamix, lr=0.02),
-        all=with_torch(ademamix, lr=0.02, betas=(0.8, 0.95, 0.99), alpha=4.0, beta3_warmup=15, alpha_warmup=15,
+    add("AdEMAMix", default=every(ademamix, lr=0.02),
+        all=every(ademamix, lr=0.02, betas=(0.8, 0.95, 0.99), alpha=4.0, beta3_warmup=15, alpha_warmup=15,
                        eps=1e-3, weight_decay=0.1))  # fmt: skip
     adan = released("sail-sg/Adan", "adan.py").Adan
-    add("Adan", default=with_torch(adan, lr=0.02),
-        all=with_torch(adan, lr=0.05, betas=(0.9, 0.8, 0.95), eps=1e-3, weight_decay=0.1),
-        no_prox=with_torch(adan, lr=0.05, weight_decay=0.1, no_prox=True),
-        clipped=with_torch(adan, lr=0.05, eps=1e-3, weight_decay=0.1, max_grad_norm=0.5))  # fmt: skip
+    add("Adan", default=every(adan, lr=0.02),
+        all=every(adan, lr=0.05, betas=(0.9, 0.8, 0.95), eps=1e-3, weight_decay=0.1),
+        no_prox=every(adan, lr=0.05, weight_decay=0.1, no_prox=True),
+        clipped=every(adan, lr=0.05, eps=1e-3, weight_decay=0.1, max_grad_norm=0.5))  # fmt: skip
     lion = released("google/automl", "lion/lion_pytorch.py").Lion
-    add("Lion", default=with_torch(lion, lr=0.02),
-        all=with_torch(lion, lr=0.01, betas=(0.8, 0.95), weight_decay=0.3))  # fmt: skip
+    add("Lion", default=every(lion, lr=0.02),
+        all=every(lion, lr=0.01, betas=(0.8, 0.95), weight_decay=0.3))  # fmt: skip
     jasper = "PyTorch/SpeechRecognition/Jasper/common/optimizers.py"
     novograd = released("NVIDIA/DeepLearningExamples", jasper).Novograd
-    add("NovoGrad", default=with_torch(novograd, lr=0.02),
-        all=with_torch(novograd, lr=0.02, betas=(0.8, 0.9), eps=1e-2, weight_decay=0.1))  # fmt: skip
+    add("NovoGrad", default=every(novograd, lr=0.02),
+        all=every(novograd, lr=0.02, betas=(0.8, 0.9), eps=1e-2, weight_decay=0.1))  # fmt: skip
     cocob = package("bremen79/parameterfree", "", "parameterfree").COCOB
-    add("COCOB", default=with_torch(cocob), all=with_torch(cocob, alpha=10, eps=1e-2, weight_decay=0.1))
+    add("COCOB", default=every(cocob), all=every(cocob, alpha=10, eps=1e-2, weight_decay=0.1))
     dowg = package("rka97/dowg", "", "dowg").DoWG
-    add("DoWG", default=with_torch(dowg), all=with_torch(dowg, eps=1e-2))
+    add("DoWG", default=every(dowg), all=every(dowg, eps=1e-2))
     fromage = released("jxbz/fromage", "fromage.py").Fromage
-    add("Fromage", default=with_torch(fromage), all=with_torch(fromage, lr=0.1))
+    add("Fromage", default=every(fromage), all=every(fromage, lr=0.1))
 
 
 def sophia() -> None:
     """The squares of sampled gradients stand in for the estimate of Gauss, Newton and Bartlett."""
     cls = released("Liuhong99/Sophia", "sophia.py").SophiaG
 
-    def loop(interval: int, scale: float, late: bool = False, **hyperparameters: Any) -> Loop:
-        def estimate(params: dict[str, Any], optimizer: Any, t: int) -> None:
-            for n, p in params.items():
-                p.grad = torch.tensor(SAMPLED[n][t])
-            optimizer.update_hessian()
+    def case(interval: int, scale: float, late: bool = False, **hyperparameters: Any) -> Any:
+        def step(optimizer: Any, params: Params, t: int) -> None:
+            if t % interval == 0 and not (late and t == 0):
+                for n, p in params.items():
+                    p.grad = torch.tensor(loops.problem.SAMPLED[n][t])
+                optimizer.update_hessian()
+                PLAIN.set_gradients(params, t)
+            optimizer.step(bs=scale)
 
-        def run() -> Iterator[Params]:
-            params = parameters()
-            optimizer = cls(list(params.values()), **hyperparameters)
-            for t in range(STEPS):
-                if t % interval == 0 and not (late and t == 0):
-                    estimate(params, optimizer, t)
-                set_gradients(params, t)
-                optimizer.step(bs=scale)
-                yield values(params)
+        return every(cls, step=step, **hyperparameters)
 
-        return run
-
-    add("Sophia", default=loop(10, 2500.0, lr=0.02, weight_decay=0.0),
-        all=loop(3, 100.0, lr=0.05, betas=(0.8, 0.9), rho=0.05, weight_decay=0.1),
-        late=loop(10, 2500.0, late=True, lr=0.02, weight_decay=0.0))  # fmt: skip
+    add("Sophia", default=case(10, 2500.0, lr=0.02, weight_decay=0.0),
+        all=case(3, 100.0, lr=0.05, betas=(0.8, 0.9), rho=0.05, weight_decay=0.1),
+        late=case(10, 2500.0, late=True, lr=0.02, weight_decay=0.0))  # fmt: skip
 
 
 def sam() -> None:
     cls = released("davda54/sam", "sam.py").SAM
 
-    def loop(base: Any, **hyperparameters: Any) -> Loop:
-        def run() -> Iterator[Params]:
-            params = parameters()
-            optimizer = cls(list(params.values()), base, **hyperparameters)
-            for t in range(STEPS):
-                set_gradients(params, t)
-                optimizer.first_step()
-                set_gradients(params, t)
-                optimizer.second_step()
-                yield values(params)
+    def step(optimizer: Any, params: Params, t: int) -> None:
+        optimizer.first_step()
+        PLAIN.set_gradients(params, t)
+        optimizer.second_step()
 
-        return run
+    case = functools.partial(every, cls, step=step)
+    o = torch.optim
+    add("SAM", default=case(base_optimizer=o.SGD, lr=0.1),
+        all=case(base_optimizer=o.AdamW, rho=0.3, lr=0.05, weight_decay=0.1),
+        adaptive=case(base_optimizer=o.SGD, rho=2.0, adaptive=True, lr=0.1))  # fmt: skip
 
-    add("SAM", default=loop(torch.optim.SGD, lr=0.1), all=loop(torch.optim.AdamW, rho=0.3, lr=0.05, weight_decay=0.1),
-        adaptive=loop(torch.optim.SGD, rho=2.0, adaptive=True, lr=0.1))  # fmt: skip
+
+def without_cast(name: str, case: Any) -> Any:
+    """A case that runs without a cast of tensors."""
+
+    def run(start: Arrays) -> Iterator[Arrays]:
+        cast = getattr(torch.Tensor, name)
+        setattr(torch.Tensor, name, lambda x: x)
+        try:
+            yield from case.run(start)
+        finally:
+            setattr(torch.Tensor, name, cast)
+
+    return case._replace(run=run)
+
+
+LINEAR = loops.Layout(SMALL, ("matrix",))
 
 
 def muon() -> None:
     """Its iteration runs in bfloat16; the cast is lifted."""
     cls = released("KellerJordan/Muon", "muon.py").SingleDeviceMuonWithAuxAdam
 
-    def make(matrices: dict[str, Any], others: dict[str, Any]) -> Callable[[Any], Any]:
-        def build(params: dict[str, Any]) -> Any:
+    def case(matrices: dict[str, Any], others: dict[str, Any]) -> Any:
+        def build(params: Params) -> Any:
             groups = [
                 {"params": [params["matrix"]], "use_muon": True, **matrices},
                 {"params": [params["vector"]], "use_muon": False, **others},
             ]
             return cls(groups)
 
-        return build
+        return loops.torch_case(build, LINEAR)
 
-    def lifted(loop: Loop) -> Loop:
-        def run() -> Iterator[Params]:
-            cast, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, lambda x: x
-            try:
-                yield from loop()
-            finally:
-                torch.Tensor.bfloat16 = cast
-
-        return run
-
-    default = make({"lr": 0.05}, {"lr": 0.05, "eps": 1e-7})
+    default = case({"lr": 0.05}, {"lr": 0.05, "eps": 1e-7})
     others = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 0.2}
-    both = make({"lr": 0.1, "momentum": 0.8, "weight_decay": 0.1}, others)
-    add("Muon", default=lifted(torch_loop(default, True)), all=lifted(torch_loop(both, True)),
-        bfloat16=torch_loop(default, True))  # fmt: skip
+    both = case({"lr": 0.1, "momentum": 0.8, "weight_decay": 0.1}, others)
+    add("Muon", default=without_cast("bfloat16", default), all=without_cast("bfloat16", both), bfloat16=default)
 
 
 def galore() -> None:
     """Its singular vectors are computed in float32; the cast is lifted."""
     adamw = galore_adamw()
 
-    def loop(rank: int, gap: int, scale: float, **hyperparameters: Any) -> Loop:
-        def run() -> Iterator[Params]:
+    def case(rank: int, gap: int, scale: float, **hyperparameters: Any) -> Any:
+        def build(params: Params) -> Any:
             projected = {"rank": rank, "update_proj_gap": gap, "scale": scale, "proj_type": "std"}
+            groups = [{"params": [params["matrix"]], **projected}, {"params": [params["vector"]]}]
+            return adamw(groups, no_deprecation_warning=True, **hyperparameters)
 
-            def build(params: dict[str, Any]) -> Any:
-                groups = [{"params": [params["matrix"]], **projected}, {"params": [params["vector"]]}]
-                return adamw(groups, no_deprecation_warning=True, **hyperparameters)
+        return without_cast("float", loops.torch_case(build, LINEAR))
 
-            cast, torch.Tensor.float = torch.Tensor.float, lambda x: x
-            try:
-                yield from torch_loop(build, True)()
-            finally:
-                torch.Tensor.float = cast
-
-        return run
-
-    add("GaLore", default=loop(1, 200, 1.0, lr=0.05, eps=0.0),
-        all=loop(1, 7, 0.25, lr=0.1, betas=(0.0, 0.95), eps=0.0),
-        signs=loop(1, 7, 0.25, lr=0.1, betas=(0.8, 0.95), eps=0.0),
-        eps_and_decay=loop(1, 200, 1.0, lr=0.05, weight_decay=0.1))  # fmt: skip
+    add("GaLore", default=case(1, 200, 1.0, lr=0.05, eps=0.0),
+        all=case(1, 7, 0.25, lr=0.1, betas=(0.0, 0.95), eps=0.0),
+        signs=case(1, 7, 0.25, lr=0.1, betas=(0.8, 0.95), eps=0.0),
+        eps_and_decay=case(1, 200, 1.0, lr=0.05, weight_decay=0.1))  # fmt: skip
 
 
 def galore_adamw() -> Any:
@@ -358,16 +266,15 @@ def galore_adamw() -> Any:
     stub("tensorly", set_backend=lambda name: None)
     stub("tensorly.decomposition", tucker=None)
     stub("tensorly.tenalg", tenalg=None)
-    stub("galore_torch", __path__=[str(CHECKOUTS / "jiaweizzhao+GaLore/galore_torch")])
-    return importlib.import_module("galore_torch.adamw").AdamW
+    return loops.part("jiaweizzhao/GaLore", "galore_torch", "adamw").AdamW
 
 
 def clipping() -> None:
     """SGD after clips whose bound follows the norms. The 1e-6 that both add to the norm before dividing is lifted."""
     stable = functools.partial(importlib.import_module("optimi").StableAdamW, foreach=False, triton=False)
-    add("StableAdamW", default=with_torch(stable, lr=0.05, eps=1e-8, weight_decay=0.0),
-        all=with_torch(stable, lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.0),
-        decay=with_torch(stable, lr=0.05, eps=1e-8, weight_decay=0.1))  # fmt: skip
+    add("StableAdamW", default=every(stable, lr=0.05, eps=1e-8, weight_decay=0.0),
+        all=every(stable, lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.0),
+        decay=every(stable, lr=0.05, eps=1e-8, weight_decay=0.1))  # fmt: skip
 
     class Norm(float):
         """A norm to which nothing is added."""
@@ -375,18 +282,13 @@ def clipping() -> None:
         def __add__(self, other: Any) -> float:
             return float(self)
 
-    def with_clip(rate: float, start: Callable[[Any], Callable[[], Any]]) -> Loop:
-        def run() -> Iterator[Params]:
-            params = parameters()
+    def with_clip(rate: float, start: Callable[[Any], Callable[[], Any]]) -> Any:
+        def build(params: Params) -> Any:
             optimizer = torch.optim.SGD(list(params.values()), lr=rate)
             clip = start(types.SimpleNamespace(parameters=lambda: iter(params.values()), modules=lambda: ()))
-            for t in range(STEPS):
-                set_gradients(params, t)
-                clip()
-                optimizer.step()
-                yield values(params)
+            return types.SimpleNamespace(step=lambda: (clip(), optimizer.step()))
 
-        return run
+        return loops.torch_case(build)
 
     cls = released("bluorion-com/ZClip", "zclip/zclip.py").ZClip
 
@@ -439,20 +341,20 @@ def spikes() -> None:
     optax: Any = importlib.import_module("optax")
     jax.config.update("jax_enable_x64", True)
 
-    def loop(make: Callable[[], Any], knows_norm: bool) -> Loop:
-        def run() -> Iterator[Params]:
-            params, transform = dict(START), make()
+    def case(make: Callable[[], Any], knows_norm: bool) -> Any:
+        def run(start: Arrays) -> Iterator[Arrays]:
+            params, transform = dict(start), make()
             state = transform.init(params)
             for t in range(STEPS):
-                grads = {n: gradient(n, w, NOISE[n][t]) for n, w in params.items()}
-                extra = {"loss": loss(params, {n: noise[t] for n, noise in NOISE.items()})}
+                grads = {n: SMALL.gradient(n, w, SMALL.noise[n][t]) for n, w in params.items()}
+                extra = {"loss": SMALL.loss(params, {n: noise[t] for n, noise in SMALL.noise.items()})}
                 if not knows_norm:
                     extra["grad_norm"] = optax.global_norm(grads)
                 updates, state = transform.update(grads, state, params, **extra)
                 params = {n: w + np.asarray(updates[n]) for n, w in params.items()}
                 yield params
 
-        return run
+        return Case(SMALL.start, run)
 
     for name in ("maxtext", "maxtext.common", "maxtext.utils", "haliax", "levanter", "levanter.utils"):
         stub(name)
@@ -465,9 +367,9 @@ def spikes() -> None:
     sys.modules["levanter"].tracker = sys.modules["levanter.tracker"]  # pyright: ignore[reportAttributeAccessIssue]
     config = released("stanford-crfm/levanter", "src/levanter/optim/skipstep.py").SkipStepConfig
     sgd = functools.partial(optax.sgd, 0.1)
-    add("SkipSpikes", default=loop(lambda: skipping(sgd(), 8, 1.5), False),
-        all=loop(lambda: skipping(optax.sgd(0.02, 0.8), 5, 0.5), False),
-        levanter=loop(lambda: config(8, 1.5).wrap(sgd()), True))  # fmt: skip
+    add("SkipSpikes", default=case(lambda: skipping(sgd(), 8, 1.5), False),
+        all=case(lambda: skipping(optax.sgd(0.02, 0.8), 5, 0.5), False),
+        levanter=case(lambda: config(8, 1.5).wrap(sgd()), True))  # fmt: skip
 
 
 # --- TensorFlow -------------------------------------------------------------------------------------
@@ -484,48 +386,34 @@ def tensorflow_optimizers() -> None:
     def wide(x: Any) -> Any:
         return tf.constant(x, tf.float64)
 
-    def loop(make: Callable[[], Any]) -> Loop:
-        def run() -> Iterator[Params]:
-            params = {n: tf.Variable(w, dtype=tf.float64) for n, w in START.items()}
+    def case(make: Callable[[], Any]) -> Any:
+        def run(start: Arrays) -> Iterator[Arrays]:
+            params = {n: tf.Variable(w, dtype=tf.float64) for n, w in start.items()}
             optimizer = make()
             for t in range(STEPS):
-                grads = [tf.constant(gradient(n, w.numpy(), NOISE[n][t])) for n, w in params.items()]
+                grads = [tf.constant(SMALL.gradient(n, w.numpy(), SMALL.noise[n][t])) for n, w in params.items()]
                 optimizer.apply_gradients(zip(grads, params.values(), strict=True))
                 yield {n: w.numpy().copy() for n, w in params.items()}
 
-        return run
+        return Case(SMALL.start, run)
 
     lamb = released("tensorflow/addons", "tensorflow_addons/optimizers/lamb.py").LAMB
-    add("LAMB", default=loop(lambda: lamb(wide(0.05), wide(0.9), wide(0.999))),
-        all=loop(lambda: lamb(wide(0.1), wide(0.8), wide(0.95), 1e-3, wide(0.1))))  # fmt: skip
+    add("LAMB", default=case(lambda: lamb(wide(0.05), wide(0.9), wide(0.999))),
+        all=case(lambda: lamb(wide(0.1), wide(0.8), wide(0.95), 1e-3, wide(0.1))))  # fmt: skip
     yogi = released("tensorflow/addons", "tensorflow_addons/optimizers/yogi.py").Yogi
-    add("Yogi", default=loop(lambda: yogi(wide(0.05), wide(0.9), wide(0.999), wide(1e-3))),
-        all=loop(lambda: yogi(wide(0.1), wide(0.8), wide(0.95), wide(1e-2))))  # fmt: skip
+    add("Yogi", default=case(lambda: yogi(wide(0.05), wide(0.9), wide(0.999), wide(1e-3))),
+        all=case(lambda: yogi(wide(0.1), wide(0.8), wide(0.95), wide(1e-2))))  # fmt: skip
     sm3 = released("google-research/google-research", "sm3/sm3.py")
     sm3.tf.zeros = functools.partial(tf.zeros, dtype=tf.float64)
-    add("SM3", default=loop(lambda: sm3.SM3Optimizer(np.float64(0.1), np.float64(0.9))),
-        all=loop(lambda: sm3.SM3Optimizer(np.float64(0.3), np.float64(0.5))))  # fmt: skip
+    add("SM3", default=case(lambda: sm3.SM3Optimizer(np.float64(0.1), np.float64(0.9))),
+        all=case(lambda: sm3.SM3Optimizer(np.float64(0.3), np.float64(0.5))))  # fmt: skip
 
 
 def main() -> None:
     for family in (torch_optimizers, torch_averages, authors_packages, authors_repositories, sophia, sam, muon, galore,
                    clipping, spikes, tensorflow_optimizers):  # fmt: skip
         family()
-    frozen = {}
-    for name, loop in CASES.items():
-        points = list(loop())
-        for array in START:
-            frozen[f"{name}/{array}"] = np.stack([p[array] for p in points])
-        moved = max(np.max(np.abs(points[-1][array] - START[array])) for array in START)
-        print(f"{name:30} {len(points)} steps, moved by {moved:.3g}")
-        assert len(points) == STEPS
-        assert np.all(np.isfinite([np.sum(p[a]) for p in points for a in START]))
-    np.savez_compressed(FROZEN, **frozen)
-    for folder in sorted(CHECKOUTS.iterdir()):
-        commit = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        )
-        print(folder.name, commit.stdout.strip() or "no checkout")
+    loops.write("trajectories", {}, has_floors=False)
 
 
 if __name__ == "__main__":

@@ -7,28 +7,20 @@ See README.md. Nothing of the released code is copied: the script imports its mo
 
 import functools
 import importlib
-import sys
 import types
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-freeze: Any = importlib.import_module("freeze")  # its neighbours; the package around them needs JAX
-problem: Any = importlib.import_module("first_order_problem")
-loops: Any = importlib.import_module("first_order_loops")
+loops: Any = importlib.import_module("loops")  # its neighbours; the package around them needs JAX
 frameworks: Any = importlib.import_module("first_order_frameworks")
-released, package, stub, torch, CHECKOUTS = (
-    freeze.released, freeze.package, freeze.stub, freeze.torch, freeze.CHECKOUTS
-)  # fmt: skip
+problem = loops.problem
 add, every, part, torch_case = loops.add, loops.every, loops.part, loops.torch_case
+released, package, stub, torch = loops.released, loops.package, loops.stub, loops.torch
 Case, Layout, DRAWS, PLAIN, SMALL = loops.Case, loops.Layout, loops.DRAWS, loops.PLAIN, loops.SMALL
 STEPS, cosine = problem.STEPS, problem.cosine
-FROZEN = Path(__file__).with_name("first_order.npz")
-FLOOR = 1e-11
-MOVED = 1e-15
 TIMM = ("huggingface/pytorch-image-models", "timm/optim")
 Arrays = dict[str, np.ndarray]
 Params = dict[str, Any]
@@ -37,31 +29,10 @@ Params = dict[str, Any]
 # --- Variance reduction and caution -----------------------------------------------------------------
 
 
-class Exact:
-    """MARS with the gradient of a batch at the previous point; the calls are those of its training script."""
-
-    def __init__(self, params: Params, cls: Any, **hyperparameters: Any) -> None:
-        self.params, self.count = params, 0
-        self.optimizer = cls(list(params.values()), is_approx=False, **hyperparameters)
-
-    def step(self) -> None:
-        present = {n: p.grad for n, p in self.params.items()}
-        PLAIN.set_gradients(self.params, (self.count + 1) % STEPS)
-        self.optimizer.update_previous_grad()
-        for n, p in self.params.items():
-            p.grad = present[n]
-        self.optimizer.step()
-        self.optimizer.update_last_grad()
-        self.count += 1
-
-
 def mars() -> None:
     cls = released("AGI-Arena/MARS", "MARS/optimizers/mars.py").MARS
     timm = part(*TIMM, "mars").Mars
-
-    def exact(**hyperparameters: Any) -> Any:
-        return torch_case(lambda params: Exact(params, cls, **hyperparameters))
-
+    exact = functools.partial(every, cls, step=loops.exact_step(PLAIN), is_approx=False)
     more = {"betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "gamma": 0.2, "optimize_1d": True}
     vectors = {"lr_1d": 0.02, "betas_1d": (0.7, 0.8), "weight_decay_1d": 0.3}
     add("MARS", default=every(cls, lr=0.05, lr_1d=0.05), all=every(cls, lr=0.1, **more),
@@ -264,27 +235,19 @@ def apollo() -> None:
 # --- Second-order estimates -------------------------------------------------------------------------
 
 
-class Estimated:
-    """Sophia; squares of fixed sampled gradients stand in for the estimate, which is made after every k-th step."""
-
-    def __init__(self, params: Params, cls: Any, k: int, scale: float, **hyperparameters: Any) -> None:
-        self.params, self.k, self.scale, self.count = params, k, scale, 0
-        self.optimizer = cls(list(params.values()), **hyperparameters)
-
-    def step(self) -> None:
-        self.optimizer.step(bs=self.scale)
-        self.count += 1
-        if self.count % self.k == 0 and self.count < STEPS:
-            for n, p in self.params.items():
-                p.grad = torch.tensor(loops.small.SAMPLED[n][self.count])
-            self.optimizer.update_hessian()
-
-
 def sophia() -> None:
+    """Squares of fixed sampled gradients stand in for the estimate, which is made after every k-th step."""
     cls = released("Liuhong99/Sophia", "sophia.py").SophiaG
 
     def case(k: int, scale: float, **hyperparameters: Any) -> Any:
-        return torch_case(lambda params: Estimated(params, cls, k, scale, **hyperparameters))
+        def step(optimizer: Any, params: Params, t: int) -> None:
+            optimizer.step(bs=scale)
+            if (t + 1) % k == 0 and t + 1 < STEPS:
+                for n, p in params.items():
+                    p.grad = torch.tensor(problem.SAMPLED[n][t + 1])
+                optimizer.update_hessian()
+
+        return every(cls, step=step, **hyperparameters)
 
     add("SophiaG", default=case(10, 2500.0, lr=0.02),
         all=case(3, 100.0, lr=0.05, betas=(0.8, 0.9), rho=0.05, weight_decay=0.3))  # fmt: skip
@@ -338,24 +301,17 @@ def adahessian() -> None:
 
 
 def averages() -> None:
-    sys.path.insert(0, str(CHECKOUTS / "facebookresearch+optimizers"))
-    module = loops.widened(importlib.import_module("gpa.gpa_adamw"))
+    module = package("facebookresearch/optimizers", "", "gpa.gpa_adamw")
+    module.torch = types.SimpleNamespace(**{**vars(torch), "float32": torch.float64})
     gpa, kind = module.GPAAdamW, importlib.import_module("gpa.gpa_types").IterateAveragingType
-
-    def evaluated(optimizer: Any, params: Params) -> Params:
-        optimizer.eval()
-        points = {n: p.detach().clone() for n, p in params.items()}
-        optimizer.train()
-        return points
-
     more = {"lr": 0.1, "eps": 1e-3, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.2, "train_interp_coeff": 0.9,
             "eval_interp_coeff": 0.8}  # fmt: skip
     free = {"iterate_averaging_type": kind.SCHEDULE_FREE, "weight_pow_coeff": 1.0, "weight_lr_power": 1.5}
     falling, rising = functools.partial(cosine, 0.1), functools.partial(problem.warm_up, 0.1)
     add("GPAAdamW", default=every(gpa, lr=0.05), all=every(gpa, use_wd_on_y=True, **more),
-        decay=every(gpa, rate=falling, **more), evaluated=every(gpa, **more, read=evaluated),
+        decay=every(gpa, rate=falling, **more), evaluated=every(gpa, **more, read=loops.evaluated),
         schedule_free=every(gpa, rate=rising, **more, **free),
-        schedule_free_evaluated=every(gpa, rate=rising, **more, **free, read=evaluated))  # fmt: skip
+        schedule_free_evaluated=every(gpa, rate=rising, **more, **free, read=loops.evaluated))  # fmt: skip
     add("DiLoCo", default=diloco(1, 8, {"lr": 0.05, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 0.7, 0.9),
         all=diloco(1, 5, {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.95), "eps": 1e-3}, 0.4, 0.6),
         workers=diloco(2, 8, {"lr": 0.05, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 0.7, 0.9))  # fmt: skip
@@ -394,25 +350,13 @@ def diloco(workers: int, every_steps: int, inner: dict[str, Any], rate: float, d
 
 def main() -> None:
     warnings.filterwarnings("ignore", message="This overload of")
-    torch.compile = lambda function=None, **options: (lambda f: f) if function is None else function
+    torch.compile = loops.uncompiled
     torch.Tensor.float = lambda x: x
     families = [mars, cautious, grokfast, momentum, few_moments, apollo, sophia, adahessian, averages,
                 *(frameworks.ftrl, frameworks.amos, frameworks.tiger)]  # fmt: skip
     for family in families:
         family()
-    frozen = {f"draws/{name}": table for name, table in DRAWS.items()}
-    failed = []
-    for name, case in loops.CASES.items():
-        points = loops.stacked(case)
-        assert all(len(w) == STEPS and np.all(np.isfinite(w)) for w in points.values()), name
-        floor = max(loops.distance(points, loops.stacked(case, moved)) for moved in (MOVED, -MOVED, 3 * MOVED))
-        travelled = max(float(np.max(np.abs(points[n][-1] - case.start[n]))) for n in case.start)
-        print(f"{name:40} moved by {travelled:.3g}, floor {floor:.1e}", flush=True)
-        if not floor <= FLOOR:
-            failed.append(name)
-        frozen |= {f"{name}/{n}": w for n, w in points.items()} | {f"floor/{name}": np.array(floor)}
-    np.savez_compressed(FROZEN, **frozen)
-    print(len(loops.CASES), "cases; above the floor:", failed)
+    loops.write("first_order", {f"draws/{name}": table for name, table in DRAWS.items()})
 
 
 if __name__ == "__main__":

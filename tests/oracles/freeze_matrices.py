@@ -7,46 +7,16 @@ import functools
 import importlib
 import logging
 import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-freeze: Any = importlib.import_module("freeze")  # its neighbours; the package around them needs JAX
-problem: Any = importlib.import_module("matrix_problem")
-released, package, torch = freeze.released, freeze.package, freeze.torch
-NOISE, SHAPES, START, STEPS, gradient = problem.NOISE, problem.SHAPES, problem.START, problem.STEPS, problem.gradient
-FROZEN = Path(__file__).with_name("matrices.npz")
-FLOOR = 1e-11
-MOVED = 1e-15
+loops: Any = importlib.import_module("loops")  # its neighbour; the package around it needs JAX
+add, released, package, torch = loops.add, loops.released, loops.package, loops.torch
+STEPS, TWO_LAYERS = loops.STEPS, loops.problem.TWO_LAYERS
 VECTORS, MATRICES = ("b1", "b2"), ("w1", "w2")
-
 Params = dict[str, Any]
-Build = Callable[[Params], Any]
-
-
-class Case(NamedTuple):
-    """An optimizer of PyTorch, made from parameters of PyTorch.
-
-    Attributes:
-        build: the optimizer.
-        is_tall: whether the code gets the matrices as they are, in place of their transposes.
-        is_exact: whether it gets the gradient of the next step's noise, too, as the training script of MARS does.
-        draws: the table from which random numbers come.
-    """
-
-    build: Build
-    is_tall: bool = False
-    is_exact: bool = False
-    draws: str = ""
-
-
-CASES: dict[str, Case] = {}
-
-
-def add(name: str, **settings: Case) -> None:
-    CASES.update({f"{name}/{setting}": case for setting, case in settings.items()})
 
 
 # --- Float64 ----------------------------------------------------------------------------------------
@@ -68,7 +38,7 @@ def widened(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lift_casts() -> None:
-    torch.compile = lambda function=None, **options: (lambda f: f) if function is None else function
+    torch.compile = loops.uncompiled
     torch.Tensor.bfloat16 = torch.Tensor.clone
     torch.Tensor.float = lambda x: x
     torch.Tensor.to = widened(torch.Tensor.to)
@@ -81,33 +51,20 @@ def lift_casts() -> None:
 def draw_tables() -> dict[str, dict[str, np.ndarray]]:
     """Standard normal numbers: Kron's for every step, Dion's once."""
     normal = np.random.default_rng(7).standard_normal
-    kron = {name: normal((STEPS, *shape)) for name, shape in SHAPES.items()}
-    return {"Kron": kron, "Dion": {name: normal(SHAPES[name]) for name in MATRICES}}
+    kron = {name: normal((STEPS, *w.shape)) for name, w in TWO_LAYERS.start.items()}
+    return {"Kron": kron, "Dion": {name: normal(TWO_LAYERS.start[name].shape) for name in MATRICES}}
 
 
 DRAWS = draw_tables()
 
 
-def theirs(w: np.ndarray, is_tall: bool) -> Any:
-    return torch.tensor(w if is_tall else w.T.copy())
-
-
-def ours(params: Params, is_tall: bool) -> dict[str, np.ndarray]:
-    arrays = {name: p.detach().numpy().copy() for name, p in params.items()}
-    return {name: w if is_tall else w.T for name, w in arrays.items()}
-
-
-def set_gradients(params: Params, is_tall: bool, t: int) -> None:
-    for name, w in ours(params, is_tall).items():
-        params[name].grad = theirs(gradient(name, w, NOISE[name][t]), is_tall)
-
-
-def draw_from(case: Case, t: int) -> None:
+def draw_from(draws: str, layout: Any, t: int) -> None:
     """Random numbers of this step, for the arrays in the order in which the code asks."""
-    names = iter(DRAWS[case.draws])
+    names = iter(DRAWS[draws])
 
     def for_kron(like: Any) -> Any:
-        return theirs(DRAWS["Kron"][next(names)][t], case.is_tall).reshape(like.shape)
+        name = next(names)
+        return torch.tensor(layout.turned(name, DRAWS["Kron"][name][t]).copy()).reshape(like.shape)
 
     def for_dion(size: tuple[int, int], **options: Any) -> Any:
         rows, columns = size
@@ -116,37 +73,29 @@ def draw_from(case: Case, t: int) -> None:
     torch.randn_like, torch.randn = for_kron, for_dion
 
 
-def trajectory(case: Case, start: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    params = {name: torch.nn.Parameter(theirs(w, case.is_tall)) for name, w in start.items()}
-    optimizer = case.build(params)
-    for t in range(STEPS):
-        if case.draws:
-            draw_from(case, t)
-        if case.is_exact:
-            set_gradients(params, case.is_tall, min(t + 1, STEPS - 1))
-            optimizer.update_previous_grad()
-        set_gradients(params, case.is_tall, t)
-        optimizer.step()
-        if case.is_exact:
-            optimizer.update_last_grad()
-        yield ours(params, case.is_tall)
+def case_of(build: Callable[[Params], Any], is_tall: bool = False, is_exact: bool = False, draws: str = "") -> Any:
+    """A case of the two layers.
+
+    Args:
+        build: makes the optimizer.
+        is_tall: whether the code gets the matrices as they are, in place of their transposes.
+        is_exact: whether it gets the gradient of the next step's noise, too, as the training script of MARS does.
+        draws: the table from which random numbers come.
+    """
+    layout = loops.Layout(TWO_LAYERS, () if is_tall else MATRICES)
+    step_of_case = loops.exact_step(layout) if is_exact else loops.plain_step
+
+    def step(optimizer: Any, params: Params, t: int) -> None:
+        if draws:
+            draw_from(draws, layout, t)
+        step_of_case(optimizer, params, t)
+
+    return loops.torch_case(build, layout, step=step)
 
 
-def stacked(case: Case, moved: float = 0.0) -> dict[str, np.ndarray]:
-    """The parameters after each step, from a start that is moved."""
-    start = {name: w + moved * (-1.0) ** np.arange(w.size).reshape(w.shape) for name, w in START.items()}
-    points = list(trajectory(case, start))
-    return {name: np.stack([p[name] for p in points]) for name in START}
-
-
-def distance(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> float:
-    """The largest distance, as a fraction of the largest entry of the array."""
-    return max(float(np.max(np.abs(first[n] - second[n])) / np.max(np.abs(first[n]))) for n in first)
-
-
-def every(cls: Callable[..., Any], is_tall: bool = False, draws: str = "", **hyperparameters: Any) -> Case:
+def every(cls: Callable[..., Any], is_tall: bool = False, is_exact: bool = False, draws: str = "", **more: Any) -> Any:
     """One group of all arrays."""
-    return Case(lambda params: cls(list(params.values()), **hyperparameters), is_tall, draws=draws)
+    return case_of(lambda params: cls(list(params.values()), **more), is_tall, is_exact, draws)
 
 
 def split(params: Params) -> tuple[list[Any], list[Any]]:
@@ -155,17 +104,17 @@ def split(params: Params) -> tuple[list[Any], list[Any]]:
 
 def groups(
     cls: Callable[..., Any], matrices: Any, vectors: Any, is_tall: bool = False, draws: str = "", **rest: Any
-) -> Case:
+) -> Any:
     """A group of the matrices and one of the vectors, whose settings the groups hold."""
 
     def build(params: Params) -> Any:
         first, second = split(params)
         return cls([{"params": first} | matrices, {"params": second} | vectors], **rest)
 
-    return Case(build, is_tall, draws=draws)
+    return case_of(build, is_tall, draws=draws)
 
 
-def beside_adamw(cls: Callable[..., Any], is_tall: bool = False, **hyperparameters: Any) -> Case:
+def beside_adamw(cls: Callable[..., Any], is_tall: bool = False, **hyperparameters: Any) -> Any:
     """A class for matrices alone; the vectors are AdamW's."""
 
     def build(params: Params) -> Any:
@@ -173,7 +122,7 @@ def beside_adamw(cls: Callable[..., Any], is_tall: bool = False, **hyperparamete
         pair = (cls(matrices, **hyperparameters), torch.optim.AdamW(vectors, lr=0.05))
         return types.SimpleNamespace(step=lambda: [optimizer.step() for optimizer in pair])
 
-    return Case(build, is_tall)
+    return case_of(build, is_tall)
 
 
 # --- SOAP and Shampoo -------------------------------------------------------------------------------
@@ -201,7 +150,7 @@ def shampoo() -> None:
     bases = wide | {"factor_matrix_eigenvectors_dtype": torch.float64, "corrected_eigenvalues_dtype": torch.float64}
     bases |= {"ignored_basis_change_dims": {1: [0]}}  # of a vector's first outer product all but one are arbitrary
 
-    def case(config: Any, dimensionality: int = 2, **hyperparameters: Any) -> Case:
+    def case(config: Any, dimensionality: int = 2, **hyperparameters: Any) -> Any:
         separate = settings.SingleDeviceDistributedConfig(target_parameter_dimensionality=dimensionality)
         return every(
             module.DistributedShampoo, preconditioner_config=config, distributed_config=separate, **hyperparameters
@@ -374,12 +323,10 @@ def muon_of_torch() -> None:
 
 def timm_package() -> None:
     """Its `Muon`, without the package around it, which imports models."""
-    folder = freeze.CHECKOUTS / "huggingface+pytorch-image-models/timm/optim"
-    freeze.stub("timm_optim", __path__=[str(folder)])
-    module = importlib.import_module("timm_optim.muon")
+    module = loops.part("huggingface/pytorch-image-models", "timm/optim", "muon")
     TABLES.update({f"timm/{name}": table for name, table in module._COEFFICIENTS.items()})
 
-    def case(is_tall: bool = False, **hyperparameters: Any) -> Case:
+    def case(is_tall: bool = False, **hyperparameters: Any) -> Any:
         return groups(module.Muon, {"use_muon": True}, {"use_fallback": True}, is_tall, **hyperparameters)
 
     some = {"lr": 0.1, "weight_decay": 0.1, "momentum": 0.8, "nesterov": True, "betas": (0.8, 0.9)}
@@ -409,7 +356,7 @@ def timm_package() -> None:
 def scion() -> None:
     cls = released("LIONS-EPFL/scion", "scion.py").Scion
 
-    def case(norm: str, is_tall: bool = False, *, bias: Any = None, more: Any = None, **hyperparameters: Any) -> Case:
+    def case(norm: str, is_tall: bool = False, *, bias: Any = None, more: Any = None, **hyperparameters: Any) -> Any:
         matrices = {"norm": norm, "norm_kwargs": more or {}} | hyperparameters
         return groups(cls, matrices, {"norm": "BiasRMS", "lr": 0.05} | (bias or {}), is_tall)
 
@@ -443,25 +390,25 @@ def mars() -> None:
         default=every(cls, lr=0.05),
         all=every(cls, **everything),
         all_mars=every(cls, **everything, optimize_1d=True),
-        exact=every(cls, lr=0.05, is_approx=False)._replace(is_exact=True),
+        exact=every(cls, is_exact=True, lr=0.05, is_approx=False),
         tall=every(cls, True, lr=0.02, weight_decay=0.3),
     )
     matrix = released("AGI-Arena/MARS", "MARS_M/optimizers/mars_m.py").MARS_M
     light = released("AGI-Arena/MARS", "MARS_M/optimizers/mars_m_efficient.py").MARS_M_Efficient
 
-    def case(cls: Any = matrix, is_tall: bool = False, **hyperparameters: Any) -> Case:
+    def case(cls: Any = matrix, is_tall: bool = False, is_exact: bool = False, **hyperparameters: Any) -> Any:
         def build(params: Params) -> Any:
             matrices, vectors = split(params)
             return cls(muon_params=matrices, adamw_params=vectors, **hyperparameters)
 
-        return Case(build, is_tall)
+        return case_of(build, is_tall, is_exact)
 
     some = {"lr": 0.1, "wd": 0.2, "momentum": 0.8, "ns_steps": 4, "adamw_betas": (0.8, 0.9), "adamw_eps": 1e-3}
     add(
         "MARSM",
         default=case(lr=0.05),
         all=case(**some, gamma=0.1, clip_c=True),
-        exact=case(lr=0.05, is_approx=False)._replace(is_exact=True),
+        exact=case(is_exact=True, lr=0.05, is_approx=False),
         tall=case(is_tall=True, lr=0.05, gamma=0.05),
         efficient=case(light, lr=0.05),
         efficient_all=case(light, **some, gamma=0.1),
@@ -478,20 +425,9 @@ def main() -> None:
     lift_casts()
     for family in (soap, shampoo, kron, muon, dion, adamuon, muon_of_torch, timm_package, scion, mars):
         family()
-    frozen: dict[str, Any] = {f"draws/{k}/{n}": w for k, table in DRAWS.items() for n, w in table.items()}
-    failed = []
     TABLES["dion/polar_express"] = importlib.import_module("dion.polar_express")._POLAR_EXPRESS_COEFFS
-    frozen |= {f"coefficients/{name}": np.array(table) for name, table in TABLES.items()}
-    for name, case in CASES.items():
-        points = stacked(case)
-        floor = max(distance(points, stacked(case, moved)) for moved in (MOVED, -MOVED, 3 * MOVED))
-        travelled = max(float(np.max(np.abs(points[n][-1] - START[n]))) for n in START)
-        print(f"{name:30} moved by {travelled:.3g}, floor {floor:.1e}", flush=True)
-        if not floor <= FLOOR:
-            failed.append(name)
-        frozen |= {f"{name}/{n}": w for n, w in points.items()} | {f"floor/{name}": np.array(floor)}
-    np.savez_compressed(FROZEN, **frozen)
-    print(len(CASES), "cases, above the floor:", failed)
+    more = {f"draws/{k}/{n}": w for k, table in DRAWS.items() for n, w in table.items()}
+    loops.write("matrices", more | {f"coefficients/{name}": np.array(table) for name, table in TABLES.items()})
 
 
 if __name__ == "__main__":
