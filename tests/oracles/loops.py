@@ -192,7 +192,8 @@ def distance(first: Arrays, second: Arrays) -> float:
 
 def write(name: str, more: Arrays, has_floors: bool = True) -> None:
     """Run all cases and write their trajectories, beside other arrays, to `NAME.npz`."""
-    frozen, failed = dict(more), []
+    frozen: dict[str, Any] = dict(more)
+    failed = []
     for case_name, case in CASES.items():
         points = stacked(case)
         assert all(len(w) == STEPS and np.all(np.isfinite(w)) for w in points.values()), case_name
