@@ -118,13 +118,6 @@ def test_a_decrease_within_the_tolerance_is_enough_to_be_best():
     assert searched(search.replace(tol=0.5), loss).learning_rate == 1
 
 
-def test_without_any_step_the_loss_is_that_of_the_start():
-    nowhere = prescribed(lambda x: jnp.where(x == 0, 3.0, jnp.nan), lambda x: -jnp.ones_like(x))
-    for search in (mx.ScaleByZoomLinesearch(4), mx.ScaleByBacktrackingLinesearch(4, store_grad=True)):
-        state = searched(search, nowhere)
-        assert (state.learning_rate, state.value, state.grad) == (0, 3, -1)
-
-
 def test_where_nothing_is_lost_no_slope_is_asked_for():
     flat = prescribed(jnp.zeros_like, jnp.zeros_like)
     state = searched(mx.ScaleByZoomLinesearch(4, curv_rtol=float(np.inf)), flat)

@@ -111,14 +111,15 @@ def test_a_least_norm_for_every_row():
 def test_what_has_no_norm_is_refused():
     x, cube = jnp.ones((2, 3)), jnp.ones((2, 2, 2))
     assert mx.safe_norm(cube, 0.0) == np.float32(8**0.5)  # of all entries
-    for arguments, said in (
+    calls: tuple[tuple[Any, str], ...] = (
         ((x, jnp.ones((2, 1)), None, 1), "`safe_norm(min_norm=...)` must be a number or have shape (2,), got"),
         ((x, 1j), "`safe_norm(min_norm=...)` must hold real numbers, got "),
         ((x, 0.0, "fro", 0), "`safe_norm(ord=...)` of vectors must be a number"),
         ((x, 0.0, 3), "`safe_norm(ord=...)` of matrices must be"),
         ((cube, 0.0, 1), "`safe_norm(ord=1)` needs one axis for vectors or two for matrices, got 3"),
         ((x, 0.0, None, 2), "`safe_norm(axis=2)` is out of bounds: `x` "),
-    ):
+    )
+    for arguments, said in calls:
         with refused(said):
             mx.safe_norm(*arguments)
     with refused("`safe_root_mean_squares(min_rms=...)` must hold real numbers, got "):

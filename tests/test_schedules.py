@@ -172,12 +172,6 @@ def test_boundaries():
     assert schedules.WarmupCosineDecay(0.0, 1.0, 0, 10)(0) == 1  # no warm-up: no division by zero either
 
 
-def test_a_schedule_of_schedules():
-    inner = schedules.Join([schedules.Linear(0.0, 1.0, 2), 1.0], [2])
-    outer = schedules.Join([inner, 0.0], [5])
-    assert [float(outer(t)) for t in range(7)] == [0, 0.5, 1, 1, 1, 0, 0]
-
-
 def test_a_plain_function_is_wrapped():
     def rate(step: Any) -> float:
         del step

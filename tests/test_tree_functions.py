@@ -19,6 +19,7 @@ from jaxtyping import Array
 import modulax as mx
 from modulax import tree
 
+from .refusals import refused
 from .settings import jax_defaults
 
 
@@ -181,9 +182,7 @@ def test_casts():
     x = {"c": jnp.ones(2, jnp.complex64), "x": jnp.ones(2, jnp.bfloat16)}
     assert_same(tree.cast(x, jnp.float32), {"c": x["c"], "x": jnp.ones(2)})
     assert tree.dtype({"x": jnp.uint32(1), "y": jnp.float16(1)}, "promote") == jnp.float16
-    with pytest.raises(
-        ValueError, match=r"`tree.dtype`: the leaves have several dtypes, `c: complex64`, `x: bfloat16`"
-    ):
+    with refused("`tree.dtype`: the leaves have several dtypes, `c: complex64`, `x: bfloat16`"):
         tree.dtype(x)
     with pytest.raises(ValueError, match=r"neither bfloat16 nor float16 holds the other; `'promote'` would"):
         tree.dtype({"x": x["x"], "y": jnp.float16(1)}, "lowest")
@@ -349,9 +348,8 @@ A = {"w": jnp.ones((8, 1)), "n": [jnp.ones(2)]}
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_path(call: Any, message: str):
-    with pytest.raises(ValueError) as error:  # noqa: PT011 (the messages have brackets and asterisks)
+    with refused(message):
         call()
-    assert message in str(error.value)
 
 
 def test_a_moment_without_a_new_value_is_left_out():
