@@ -53,68 +53,55 @@ def as_dict(params: Any) -> dict[str, Any]:
 
 @each_class
 def test_a_step_is_that_of_a_dict(cls: type):
-    new, state = optimizer().step(cls(**GRADS), optimizer().init(cls(**DICT)), cls(**DICT))
+    """Also with gradients in a dict, and for parameters in one: trees are paired by path."""
     expected, states = optimizer().step(GRADS, optimizer().init(DICT), DICT)
-    assert type(new) is cls
-    chex.assert_trees_all_close(as_dict(new), expected)
-    chex.assert_trees_all_close(as_dict(tree.get(state, "mu")), tree.get(states, "mu"))
-
-
-@each_class
-def test_trees_are_paired_by_path(cls: type):
-    """Gradients in a dict for parameters in a dataclass, and the other way round."""
-    transform = mx.SGD(0.1)
-    params, state = cls(**DICT), transform.init(cls(**DICT))
-    new, _ = transform.step(GRADS, state, params)
-    assert type(new) is cls
-    assert type(transform.update(GRADS, state, params)[0]) is dict
-    other, _ = transform.step(cls(**GRADS), transform.init(DICT), DICT)
-    chex.assert_trees_all_close(as_dict(new), other)
+    for grads in (cls(**GRADS), GRADS):
+        new, state = optimizer().step(grads, optimizer().init(cls(**DICT)), cls(**DICT))
+        assert type(new) is cls
+        chex.assert_trees_all_close(as_dict(new), expected)
+        chex.assert_trees_all_close(as_dict(tree.get(state, "mu")), tree.get(states, "mu"))
+        assert type(optimizer().update(grads, state, cls(**DICT))[0]) is type(grads)
+    new, _ = optimizer().step(cls(**GRADS), optimizer().init(DICT), DICT)
+    chex.assert_trees_all_close(new, expected)
     with pytest.raises(ValueError, match="kernel"):
-        transform.update({"bias": GRADS["bias"]}, state, params)
+        optimizer().update({"bias": GRADS["bias"]}, optimizer().init(cls(**DICT)), cls(**DICT))
 
 
 @each_class
 def test_masks_and_labels(cls: type):
     params = cls(**DICT)
     groups = mx.Partition({"a": mx.Trace(0.9), "b": mx.SetToZero()}, mx.by_path({"kernel": "a", "*": "b"}))
-    for mask in (KERNELS, cls(kernel=True, bias=False), {"kernel": True, "bias": False}):
-        state = jax.eval_shape(mx.Masked(mx.Trace(0.9), mask).init, params)
-        assert tree.leaf_paths(tree.get(state, "trace")) == ["kernel"]
-    assert tree.leaf_paths(tree.get(jax.eval_shape(groups.init, params), "trace")) == ["kernel"]
+    flags = {"kernel": True, "bias": False}
+    masked = [mx.Masked(mx.Trace(0.9), mask) for mask in (KERNELS, cls(**flags), flags)]
+    for transform in (groups, *masked):
+        assert tree.leaf_paths(tree.get(jax.eval_shape(transform.init, params), "trace")) == ["kernel"]
 
 
 @each_class
-def test_descriptions_and_shardings(cls: type):
+def test_names_are_those_of_a_dict(cls: type, tmp_path: Any):
+    """In descriptions and checkpoints, which are restored into a dict as well."""
     assert str(mx.describe(optimizer(), cls(**DICT))) == str(mx.describe(optimizer(), DICT))
-    params = jax.tree.map(jnp.asarray, cls(**DICT))
-    placed = mx.state_sharding(optimizer(), params)
-    assert tree.get(placed, "mu.kernel") == params.kernel.sharding
-
-
-@each_class
-def test_checkpoints_have_the_names_of_a_dict(cls: type, tmp_path: Any):
     state, plain = optimizer().init(cls(**DICT)), optimizer().init(DICT)
     assert checkpoint.state_dict(state).keys() == checkpoint.state_dict(plain).keys()
     checkpoint.save(tmp_path / "state", state)
-    restored, _ = checkpoint.restore(tmp_path / "state", plain)
-    chex.assert_trees_all_equal(restored, plain, strict=True)
-    back, _ = checkpoint.restore(tmp_path / "state", state)
-    chex.assert_trees_all_equal(back, state, strict=True)
+    for template in (plain, state):
+        restored, _ = checkpoint.restore(tmp_path / "state", template)
+        chex.assert_trees_all_equal(restored, template, strict=True)
 
 
-@pytest.mark.parametrize(
-    "law",
-    [
-        "structure_shapes_and_dtypes_are_kept",
-        "absent_leaves_stay_absent",
-        "the_state_says_what_is_like_the_parameters",
-        "inputs_are_not_modified",
-        "sharding_is_kept",
-    ],
+# Those that read the parameters as a tree with names.
+LAWS_OF_PARAMETERS = (
+    "structure_shapes_and_dtypes_are_kept",
+    "absent_leaves_stay_absent",
+    "the_state_says_what_is_like_the_parameters",
+    "inputs_are_not_modified",
+    "sharding_is_kept",
 )
-def test_laws(law: str):
-    LAWS[law].check(Case(optimizer(), FrozenParams(**DICT)))
+
+
+def test_laws():
+    for law in LAWS_OF_PARAMETERS:
+        LAWS[law].check(Case(optimizer(), FrozenParams(**DICT)))
 
 
 # --- States ----------------------------------------------------------------------------------------
@@ -164,17 +151,17 @@ def test_a_state_is_saved_described_and_placed(tmp_path: Any):
     assert tree.get(mx.state_sharding(chain(), params), "momentum.kernel") == params["kernel"].sharding
 
 
-@pytest.mark.parametrize(
-    "law",
-    [
-        "structure_shapes_and_dtypes_are_kept",
-        "state_is_a_module_of_arrays",
-        "absent_leaves_stay_absent",
-        "the_state_says_what_is_like_the_parameters",
-        "scan_carries_the_state",
-        "a_second_step_is_not_traced",
-        "counters_saturate",
-    ],
+LAWS_OF_STATES = (
+    "structure_shapes_and_dtypes_are_kept",
+    "state_is_a_module_of_arrays",
+    "absent_leaves_stay_absent",
+    "the_state_says_what_is_like_the_parameters",
+    "scan_carries_the_state",
+    "a_second_step_is_not_traced",
+    "counters_saturate",
 )
-def test_laws_of_states(law: str):
-    LAWS[law].check(Case(Momentum()))
+
+
+def test_laws_of_states():
+    for law in LAWS_OF_STATES:
+        LAWS[law].check(Case(Momentum()))
