@@ -79,7 +79,7 @@ THOROUGH = (
     "test_sweeps_folder.py",
     "test_sweeps_searching.py",
     "test_checkpoint_groups.py",
-    "test_roles.py",
+    "test_roles*.py",
     "test_training.py",
 )
 # Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
