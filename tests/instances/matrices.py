@@ -10,7 +10,7 @@ import modulax as mx
 from modulax import schedules
 
 from ._instance import ROUNDED, Instance, twins
-from ._masks import KERNELS, not_bias, previous
+from ._masks import KERNELS, matrices, not_bias, previous
 
 DION = (
     (4.0848, -6.8946, 2.9270),
@@ -141,13 +141,13 @@ TRANSFORMS = (
         lambda: mx.ScaleByNorMuon("polar_express", 5, 0.9, 0.8, 1e-6, 1e-4, jnp.float32, nesterov=False, per_head=True),
         exemptions=ROUNDED,
     ),
-    Instance("NorMuon", lambda: mx.NorMuon(0.05, adam_learning_rate=0.05)),
+    Instance("NorMuon", lambda: mx.NorMuon(0.05, mask=matrices, adam_learning_rate=0.05)),
     Instance("ScaleByAdaMuon", mx.ScaleByAdaMuon),
     Instance(
         "ScaleByAdaMuon-timm",
         lambda: mx.ScaleByAdaMuon("dion", 5, 0.9, 0.8, 1e-6, 1e-4, 0.3, nesterov=False, sign=False, per_head=True),
     ),
-    Instance("AdaMuon", lambda: mx.AdaMuon(0.05, adam_learning_rate=0.05)),
+    Instance("AdaMuon", lambda: mx.AdaMuon(0.05, mask=matrices, adam_learning_rate=0.05)),
     # --- Scion
     Instance("ScaleByScion", mx.ScaleByScion),
     *(
@@ -179,7 +179,7 @@ TRANSFORMS = (
         exemptions={"multisteps_steps_on_the_mean": "`MultiSteps` doesn't average extra arguments, and warns of it"},
     ),
     Instance("ReduceVariance-unclipped", lambda: mx.ReduceVariance(0.5, schedules.Linear(0.8, 0.95, 10), None)),
-    Instance("MARSM", lambda: mx.MARSM(0.05)),
+    Instance("MARSM", lambda: mx.MARSM(0.05, mask=matrices, adam_learning_rate=0.01)),
     # --- Dion
     Instance("ScaleByDion", mx.ScaleByDion),
     Instance("ScaleByDion-part", lambda: mx.ScaleByDion(rank_fraction=0.5, rank_multiple_of=2)),
@@ -188,24 +188,34 @@ TRANSFORMS = (
         lambda: mx.ScaleByDion(0.8, 1e-3, jnp.float32, rank=1, power_iterations=2, basis="inputs", key=3),
         exemptions=ROUNDED,
     ),
-    Instance("Dion", lambda: mx.Dion(0.05, rank=1, basis="inputs", power_iterations=2, adam_learning_rate=0.05)),
+    Instance(
+        "Dion",
+        lambda: mx.Dion(
+            0.05, rank=1, mask=matrices, basis="inputs", power_iterations=2, consistent_rms=0.2, adam_learning_rate=0.05
+        ),
+    ),
     # --- SOAP
     # A large `eps`: where a rotated gradient is zero but for rounding, Adam would divide rounding by its own root.
     Instance("ScaleBySOAP", lambda: mx.ScaleBySOAP(eps=1e-3)),
     Instance("ScaleBySOAP-often", lambda: mx.ScaleBySOAP(0.8, 0.9, 0.7, 1e-6, 1, 2)),
-    Instance("SOAP", lambda: mx.SOAP(0.05, eps=1e-3)),
+    Instance("SOAP", lambda: mx.SOAP(0.05, eps=1e-3, mask=matrices)),
     # --- Shampoo
     Instance("ScaleByShampoo", lambda: mx.ScaleByShampoo(eps=0.1, precondition_frequency=40, start=1)),
     Instance(
         "ScaleByShampoo-all",
         lambda: mx.ScaleByShampoo(0.8, 0.9, 0.7, 0.1, 40, 1, 2, 0.4, mx.ScaleByAdam(), kl=True),
     ),
-    Instance("Shampoo", lambda: mx.Shampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
+    Instance(
+        "Shampoo",
+        lambda: mx.Shampoo(
+            0.05, b2=0.9, eps=0.1, precondition_frequency=40, start=1, grafting=mx.ScaleByRMS(), mask=matrices
+        ),
+    ),
     Instance("KLShampoo", lambda: mx.KLShampoo(0.05, eps=0.1, precondition_frequency=40, start=1)),
     # --- EShampoo
     Instance("ScaleByEShampoo", lambda: mx.ScaleByEShampoo(eps=0.1, start=2)),
     Instance("ScaleByEShampoo-qr", lambda: mx.ScaleByEShampoo(0.8, 1.0, 0.7, 0.1, 40, 1, 2, qr_iterations=2)),
-    Instance("EShampoo", lambda: mx.EShampoo(0.05, eps=0.1, start=1)),
+    Instance("EShampoo", lambda: mx.EShampoo(0.05, eps=0.1, start=1, mask=matrices)),
     # --- Kron
     Instance("ScaleByKron", mx.ScaleByKron),
     Instance(
@@ -215,7 +225,12 @@ TRANSFORMS = (
         ),
     ),
     Instance("Kron", lambda: mx.Kron(0.05)),
-    Instance("Kron-mask", lambda: mx.Kron(0.05, weight_decay=0.1, mask=KERNELS, diagonal="one", key=3)),
+    Instance(
+        "Kron-mask",
+        lambda: mx.Kron(
+            0.05, preconditioner_update_probability=0.3, weight_decay=0.1, mask=KERNELS, diagonal="one", key=3
+        ),
+    ),
     # --- GaLore
     Instance("ScaleByGaLore", mx.ScaleByGaLore),
     Instance(
