@@ -113,20 +113,9 @@ def test_states_of_weak_types_become_strong(call: Any):
         state = call(transform.init)(PARAMS)
         _, updated = call(transform.update)(PARAMS, state, PARAMS, value=0.5)
         _, stepped = call(transform.step)(PARAMS, state, PARAMS, value=0.5)
-        for tree in (state, updated, stepped):
-            assert jax.tree.leaves(tree)
-            assert not any(x.aval.weak_type for x in jax.tree.leaves(tree))
-
-
-def test_in_a_chain_and_under_a_mask_they_see_their_leaves():
-    chain = mx.Chain(mx.Scale(2.0), DivideByLargest(), mx.Scale(0.5))
-    updates, state = chain.update(PARAMS, chain.init(PARAMS), value=1.0)
-    assert state["divide_by_largest"].largest == pytest.approx(26)
-    np.testing.assert_allclose(updates["b"], PARAMS["b"] / 26, rtol=1e-6)
-    masked = mx.Masked(DivideByLargest(), mx.by_path({"a": True, "b": False}))
-    updates, _ = masked.update(PARAMS, masked.init(PARAMS), value=1.0)
-    np.testing.assert_allclose(updates["a"], PARAMS["a"] / 5, rtol=1e-6)
-    assert updates["b"] == 12
+        weak = [[x.aval.weak_type for x in jax.tree.leaves(tree)] for tree in (state, updated, stepped)]
+        assert all(weak)
+        assert not any(map(any, weak))
 
 
 @pytest.mark.parametrize("wrap", [lambda t: t, mx.Chain, lambda t: mx.MultiSteps(t, 1)], ids=["bare", "Chain", "Multi"])
@@ -134,10 +123,9 @@ def test_a_missing_extra_argument_is_named_with_the_call(wrap: Any):
     transform = wrap(DivideByLargest())
     state = transform.init(PARAMS)
     message = r"`DivideByLargest` needs `value`: call `update\(updates, state, params, value=...\)` or `step\(grads, "
-    with pytest.raises(ValueError, match=message):
-        transform.update(PARAMS, state, PARAMS)
-    with pytest.raises(ValueError, match=message):
-        transform.step(PARAMS, state, PARAMS)
+    for method in (transform.update, transform.step):
+        with pytest.raises(ValueError, match=message):
+            method(PARAMS, state, PARAMS)
 
 
 class RowsState(mx.AbstractState):
@@ -181,34 +169,13 @@ def test_a_leaf_may_have_several_arrays_or_none():
 def test_they_are_paired_by_path_where_only_metadata_differ():
     rule = DivideByRows()
     state = rule.init(Pair(jnp.ones((2, 2)), jnp.ones(2)))
-    updates, new_state = rule.update(Pair(4 * jnp.ones((2, 2)), jnp.ones(2), "other"), state)
-    np.testing.assert_array_equal(updates.matrix, 1)
+    given = Pair(4 * jnp.ones((2, 2)), jnp.ones(2), "other")
+    updates, new_state = rule.update(given, state)
+    chex.assert_trees_all_equal(updates, Pair(jnp.ones((2, 2)), jnp.ones(2), "other"))
     np.testing.assert_array_equal(new_state.largest.matrix[1], [4, 4])
     assert jax.tree.structure(new_state) == jax.tree.structure(state)
     with pytest.raises(ValueError, match=r"they lack `matrix.0`, `matrix.1`"):
         rule.update({"vector": jnp.ones(2)}, state)
-
-
-def test_complex_parameters_are_refused_by_the_name_of_who_cannot():
-    class RealOnly(mx.AbstractLeafwise):
-        needs = ("real",)
-
-        def update_leaf(self, now, g, s, p):
-            return g, s
-
-    params = {"x": jnp.ones(2), "z": jnp.ones(2, jnp.complex64)}
-    with pytest.raises(ValueError, match=r"`RealOnly` is not defined for complex parameters, and `z` is complex"):
-        mx.Chain(mx.Clip(1.0), RealOnly()).init(params)
-    RealOnly().init({"x": params["x"]})
-
-
-def test_an_error_of_the_rule_itself_is_shown():
-    class Picky(mx.AbstractLeafwise):
-        def update_leaf(self, now, g, s, p):
-            raise ValueError("it is not Tuesday")
-
-    with pytest.raises(ValueError, match="it is not Tuesday"):
-        Picky().update(jnp.ones(2), mx.EmptyState())
 
 
 # --- The averages as functions of trees ------------------------------------------------------------
@@ -218,12 +185,10 @@ NEW = {"w": jnp.asarray([2.0, 3.0]), "z": jnp.asarray([3.0 - 1.0j])}
 
 
 def test_running_averages_are_those_of_optax():
-    real, real_new = {"w": MOMENTS["w"]}, {"w": NEW["w"]}
+    norms = jax.tree.map(jnp.abs, MOMENTS)
     for order in (1, 2, 3):
-        ours = mx.tree.update_moment(real_new, real, 0.9, order)
-        theirs = optax.tree.update_moment(real_new, real, 0.9, order)["w"]
-        np.testing.assert_allclose(ours["w"], theirs, rtol=1e-6, atol=1e-6)
-    norms = jax.tree.map(lambda x: jnp.abs(x), MOMENTS)
+        both = (module.update_moment(NEW["w"], MOMENTS["w"], 0.9, order) for module in (mx.tree, optax.tree))
+        chex.assert_trees_all_close(*both, rtol=1e-6, atol=1e-6)
     for order in (1, 2, 3, 4):
         ours = mx.tree.update_moment_per_elem_norm(NEW, norms, 0.9, order)
         expected = jax.tree.map(lambda m, g, k=order: 0.9 * m + 0.1 * np.abs(g) ** k, norms, NEW)
@@ -232,8 +197,8 @@ def test_running_averages_are_those_of_optax():
     ours = mx.tree.update_infinity_moment(NEW, norms, 0.9, 1e-3)
     expected = jax.tree.map(lambda m, g: np.maximum(0.9 * m, np.abs(g) + 1e-3), norms, NEW)
     chex.assert_trees_all_close(ours, expected, rtol=1e-6)
-    ours = mx.tree.bias_correction(MOMENTS, 0.9, 3)
-    jax.tree.map(lambda a, m: np.testing.assert_allclose(a, m / (1 - 0.9**3), rtol=1e-6), ours, MOMENTS)
+    ours, expected = mx.tree.bias_correction(MOMENTS, 0.9, 3), jax.tree.map(lambda m: m / (1 - 0.9**3), MOMENTS)
+    chex.assert_trees_all_close(ours, expected, rtol=1e-6)
 
 
 def test_running_averages_keep_the_dtype_of_the_moments():
@@ -311,36 +276,31 @@ def test_a_survey_is_in_float32_whatever_the_dtypes_are():
     OfMatrices.seen.clear()
     rule = OfMatrices()
     updates, state = rule.update(params, rule.init(params), params)
-    assert [x for tree in OfMatrices.seen[-1] for x in tree] == [jnp.float32] * 6
-    assert (updates["kernel"].dtype, state.total["kernel"].dtype, state.entries.dtype) == (
-        jnp.float16,
-        jnp.float16,
-        jnp.float32,
-    )
+    assert OfMatrices.seen[-1] == [[jnp.float32, jnp.float32]] * 3
+    assert updates["kernel"].dtype == state.total["kernel"].dtype == jnp.float16
+    assert state.entries.dtype == jnp.float32
     np.testing.assert_allclose(updates["kernel"], 200 / (2 * np.sqrt(4 * 200.0**2 + 4)), rtol=1e-3)
 
 
-BY_LEAVES = (
-    "structure_shapes_and_dtypes_are_kept",
-    "absent_leaves_stay_absent",
-    "empty_trees_are_fine",
-    "a_chain_is_its_parts_one_by_one",
-    "a_mask_of_all_is_no_mask",
-    "a_partition_gives_each_leaf_its_own",
+@pytest.mark.parametrize(
+    "name",
+    [
+        "structure_shapes_and_dtypes_are_kept",
+        "absent_leaves_stay_absent",
+        "empty_trees_are_fine",
+        "a_chain_is_its_parts_one_by_one",
+        "a_mask_of_all_is_no_mask",
+        "a_partition_gives_each_leaf_its_own",
+    ],
 )
-
-
-@pytest.mark.parametrize("name", BY_LEAVES)
 def test_a_rule_with_both_obeys_the_laws_about_leaves(name: str):
     LAWS[name].check(Case(OfMatrices()))
 
 
 def test_a_function_of_arrays_is_called_for_every_leaf_and_one_of_trees_once():
     """With the parameters, or None without them."""
-    g, p = (
-        {"a": jnp.ones(2), "b": None, "c": jnp.ones(())},
-        {"a": jnp.full(2, 10.0), "b": None, "c": jnp.full((), 20.0)},
-    )
+    g = {"a": jnp.ones(2), "b": None, "c": jnp.ones(())}
+    p = {"a": jnp.full(2, 10.0), "b": None, "c": jnp.full((), 20.0)}
     calls = []
 
     def add(g: Any, p: Any) -> Any:
