@@ -1,4 +1,4 @@
-"""Lookahead with plain parameters and with a pair, SAM in both modes, Mechanic at the edges."""
+"""Lookahead with plain parameters and with a pair, SAM in both modes, Mechanic at the edges, DiLoCo on a mesh."""
 
 from typing import Any
 
@@ -9,16 +9,13 @@ import jax.tree_util as jtu
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import modulax as mx
 
+from .instances.averaging import TRANSFORMS, adversary
 from .settings import jax_defaults
-from .test_averaging import PARAMS, adversary, train
-
-
-def gradient(params: Any, t: Any = 0) -> Any:
-    return jtu.tree_map(lambda p: p + jnp.cos(t).astype(p.dtype), params)
-
+from .test_averaging import PARAMS, descended, train
 
 # --- Lookahead -------------------------------------------------------------------------------------
 
@@ -30,15 +27,16 @@ def test_both_modes_make_the_same_steps(reset: bool):
     plain_state, pair_state = transform.init(plain), transform.init(pair)
     assert pair_state.slow is None
     for t in range(7):
-        grads = gradient(plain, float(t))
+        grads = jtu.tree_map(lambda p, t=t: p + jnp.cos(float(t)), plain)
         plain, plain_state = transform.step(grads, plain_state, plain)
         pair, pair_state = transform.step(grads, pair_state, pair)
-        chex.assert_trees_all_equal(pair.fast, plain)
-        chex.assert_trees_all_equal(pair.slow, transform.eval_params(plain_state, plain))
-        chex.assert_trees_all_equal(transform.eval_params(pair_state, pair), pair.slow)
+        slow = transform.eval_params(plain_state, plain)
+        chex.assert_trees_all_equal(
+            [pair.fast, pair.slow, transform.eval_params(pair_state, pair)], [plain, slow, slow]
+        )
         met = bool(jnp.allclose(pair.fast["w"], pair.slow["w"], rtol=1e-6))
         assert met == (t % 3 == 2)
-        # Within a round the fast optimizer goes on, and it begins anew only where the two meet.
+        # Within a round the fast optimizer goes on, and it starts again only where the two meet.
         assert plain_state.fast_state.step == ((t + 1) % 3 if reset else t + 1)
     chex.assert_trees_all_equal(transform.eval_params(pair_state, pair.slow), pair.slow)
 
@@ -65,45 +63,32 @@ def test_a_pair_is_for_lookahead_alone():
     others: tuple[Any, ...] = (mx.SGD(0.1), mx.Chain(mx.Clip(1.0), lookahead), mx.Scheduled(lookahead))
     for transform in others:
         state = transform.init(PARAMS)
-        for call in (
-            lambda t=transform: t.init(pair),
-            lambda t=transform, s=state: t.update(PARAMS, s, pair),
-            lambda t=transform, s=state: t.step(PARAMS, s, pair),
+        for method, *arguments in (
+            (transform.init,),
+            (transform.update, PARAMS, state),
+            (transform.step, PARAMS, state),
         ):
             with pytest.raises(ValueError, match=r"Put `Lookahead` outermost.*or give plain parameters"):
-                call()
-    with pytest.raises(ValueError, match=r"with respect to the fast ones, `jax\.grad\(loss\)\(params\.fast\)`"):
-        lookahead.step(pair, lookahead.init(pair), pair)
-    with pytest.raises(ValueError, match=r"was given a pair, and `init` plain parameters\. Give both the same"):
-        lookahead.step(PARAMS, lookahead.init(PARAMS), pair)
-    with pytest.raises(ValueError, match="was given plain parameters, and `init` `LookaheadParams`"):
-        lookahead.step(PARAMS, lookahead.init(pair), PARAMS)
+                method(*arguments, pair)
+    of_plain, of_pair = lookahead.init(PARAMS), lookahead.init(pair)
+    for grads, state, params, says in (
+        (pair, of_pair, pair, r"with respect to the fast ones, `jax\.grad\(loss\)\(params\.fast\)`"),
+        (PARAMS, of_plain, pair, r"was given a pair, and `init` plain parameters\. Give both the same"),
+        (PARAMS, of_pair, PARAMS, "was given plain parameters, and `init` `LookaheadParams`"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            lookahead.step(grads, state, params)
     with pytest.raises(ValueError, match=r"`Lookahead\(sync_period=\.\.\.\)` must be a whole number of at least 1"):
         mx.Lookahead(mx.SGD(0.1), 0, 0.5)
 
 
-def test_nothing_to_train_is_no_pair():
+@pytest.mark.parametrize("name", ["Lookahead", "ScheduleFreeSGD", "SAM", "Mechanize"])
+def test_nothing_to_train_is_no_pair(name: str):
     """Where a mask leaves out a single array, the parameters inside are None."""
-    inside: tuple[Any, ...] = (
-        mx.Lookahead(mx.SGD(0.1), 2, 0.5),
-        mx.ScheduleFreeSGD(0.1),
-        mx.SAM(mx.SGD(0.1), adversary()),
-        mx.Mechanize(mx.SGD(1.0)),
-    )
-    for transform in inside:
-        masked = mx.Masked(transform, False)
-        state = masked.init(PARAMS["w"])
-        updates, state = masked.update(PARAMS["w"], state, PARAMS["w"])
-        chex.assert_trees_all_equal(updates, PARAMS["w"])
-        chex.assert_trees_all_equal(masked.eval_params(state, PARAMS["w"]), PARAMS["w"])
-
-
-def test_a_round_of_other_length_is_no_other_program():
-    """The period is a number: sweeps of it are one `vmap`."""
-    periods = jnp.asarray([1.0, 2.0, 3.0])
-    ends = jax.vmap(lambda k: train(mx.Lookahead(mx.SGD(0.1), k, 0.5))[0]["w"])(periods)
-    for k, end in zip((1, 2, 3), ends, strict=True):
-        np.testing.assert_allclose(end, train(mx.Lookahead(mx.SGD(0.1), k, 0.5))[0]["w"], rtol=1e-6)
+    transform = next(instance.make() for instance in TRANSFORMS if instance.name == name)
+    masked, w = mx.Masked(transform, False), PARAMS["w"]
+    updates, state = masked.update(w, masked.init(w), w)
+    chex.assert_trees_all_equal([updates, masked.eval_params(state, w)], [w, w])
 
 
 def test_a_fresh_state_is_one_for_the_parameters_where_the_round_begins():
@@ -115,50 +100,6 @@ def test_a_fresh_state_is_one_for_the_parameters_where_the_round_begins():
 
 
 # --- SAM -------------------------------------------------------------------------------------------
-
-
-def test_sam_on_a_quadratic():
-    """f = w'Aw / 2: the gradient nearby is A w + rho A A w / |A w|, and w contracts by that."""
-    curvature, rho, eta = jnp.asarray([1.0, 4.0, 0.1]), 0.05, 0.1
-    w = np.asarray([1.0, -2.0, 0.5])
-    opaque = mx.SAM(mx.SGD(eta), mx.Chain(mx.Normalize(), mx.SGD(rho)), opaque_mode=True)
-    transparent = mx.SAM(mx.SGD(eta), mx.Chain(mx.Normalize(), mx.SGD(rho)))
-    one, two = jnp.asarray(w, jnp.float32), jnp.asarray(w, jnp.float32)
-    one_state, two_state = opaque.init(one), transparent.init(two)
-    assert one_state.cache is None
-
-    def grad_fn(params: Any, i: Any) -> Any:
-        del i
-        return curvature * params
-
-    for _ in range(5):
-        one, one_state = opaque.step(curvature * one, one_state, one, grad_fn=grad_fn)
-        before = two
-        two, two_state = transparent.step(curvature * two, two_state, two)
-        np.testing.assert_allclose(jnp.linalg.norm(two - before), rho, rtol=1e-4)
-        np.testing.assert_array_equal(transparent.eval_params(two_state, two), before)
-        two, two_state = transparent.step(curvature * two, two_state, two)
-        np.testing.assert_array_equal(transparent.eval_params(two_state, two), two)
-        a = np.asarray(curvature, float)
-        w = w - eta * (a * w + rho * a * a * w / np.linalg.norm(a * w))
-        np.testing.assert_allclose(one, w, rtol=1e-4)
-        np.testing.assert_allclose(two, w, rtol=1e-4)
-
-
-def test_zero_gradients_are_no_end():
-    """Optax divides zero by zero in `normalize`."""
-    zeros = jtu.tree_map(jnp.zeros_like, PARAMS)
-    for transform in (
-        mx.SAM(mx.SGD(0.1), adversary()),
-        mx.SAM(mx.SGD(0.1), adversary(), 3, opaque_mode=True),
-        mx.Mechanize(mx.SGD(1.0)),
-        mx.Mechanize(mx.SGD(1.0), follow="optax"),
-    ):
-        params, state = PARAMS, transform.init(PARAMS)
-        for _ in range(3):
-            params, state = transform.step(zeros, state, params, grad_fn=lambda params, i: zeros)
-        chex.assert_trees_all_equal(params, PARAMS)
-        chex.assert_tree_all_finite(state)
 
 
 def test_an_opaque_round_needs_a_gradient():
@@ -173,38 +114,25 @@ def test_an_opaque_round_in_a_container_sees_all_parameters():
     """Where it moves a part of them, the others are held, and the function gets the whole."""
     weights = mx.by_path({"w": True, "*": False})
     masked = mx.Masked(mx.SAM(mx.SGD(0.1), mx.SGD(0.5), opaque_mode=True), weights, otherwise="zero")
-
-    def loss(params: Any, i: Any) -> Any:
-        del i
-        return 0.5 * jnp.sum((params["b"] * params["w"]) ** 2)
-
-    grads = jax.grad(loss)(PARAMS, 0)
-    params, _ = masked.step(grads, masked.init(PARAMS), PARAMS, grad_fn=jax.grad(loss))
+    slope = jax.grad(lambda params, i: 0.5 * jnp.sum((params["b"] * params["w"]) ** 2))
+    params, _ = masked.step(slope(PARAMS, 0), masked.init(PARAMS), PARAMS, grad_fn=slope)
     b2 = 0.3**2
     np.testing.assert_allclose(params["w"], PARAMS["w"] * (1 - 0.1 * b2 * (1 + 0.5 * b2)), rtol=1e-6)
     assert params["b"] == PARAMS["b"]
 
 
-def test_gradients_are_averaged_over_an_axis():
-    data = jnp.asarray([1.0, 2.0, 6.0])
+@pytest.mark.parametrize("name, second", [("batch", [3.0, 3.0, 3.0]), (None, [1.0, 2.0, 6.0])])
+def test_gradients_are_averaged_over_an_axis(name: str | None, second: list[float]):
+    transform = mx.SAM(mx.SGD(0.1), mx.SGD(0.5), opaque_mode=True, batch_axis_name=name)
+    params = jnp.ones(2)
 
-    def round_of(name: str | None) -> Any:
-        transform = mx.SAM(mx.SGD(0.1), mx.SGD(0.5), opaque_mode=True, batch_axis_name=name)
+    def one(x: Any) -> Any:
+        mean = jax.lax.pmean(x * params, "batch")
+        return transform.step(mean, transform.init(params), params, grad_fn=lambda params, i: x * params)[0]
 
-        def one(x: Any) -> Any:
-            def grad_fn(params: Any, i: Any) -> Any:
-                del i
-                return x * params
-
-            params = jnp.ones(2)
-            mean = jax.lax.pmean(grad_fn(params, 0), "batch")
-            return transform.step(mean, transform.init(params), params, grad_fn=grad_fn)[0]
-
-        return jax.vmap(one, axis_name="batch")(data)
-
-    np.testing.assert_allclose(round_of("batch"), np.full((3, 2), 1 - 0.1 * 3 * (1 + 0.5 * 3)), rtol=1e-6)
-    alone = np.asarray(data)[:, None] * np.ones(2)
-    np.testing.assert_allclose(round_of(None), 1 - 0.1 * alone * (1 + 0.5 * 3), rtol=1e-6)
+    found = jax.vmap(one, axis_name="batch")(jnp.asarray([1.0, 2.0, 6.0]))
+    expected = 1 - 0.1 * np.asarray(second) * (1 + 0.5 * 3)
+    np.testing.assert_allclose(found, np.stack([expected] * 2, axis=1), rtol=1e-6)
 
 
 def test_the_gradients_of_an_opaque_round_are_those_after_each_step_of_the_adversary():
@@ -215,7 +143,9 @@ def test_the_gradients_of_an_opaque_round_are_those_after_each_step_of_the_adver
 
     params, grads = {"w": jnp.zeros(2)}, {"w": jnp.ones(2)}
     opaque = mx.SAM(mx.SGD(1.0), mx.SGD(1.0), 3, opaque_mode=True)
-    out, _ = opaque.update(grads, opaque.init(params), params, grad_fn=grad_fn)
+    opaque_state = opaque.init(params)
+    assert opaque_state.cache is None
+    out, _ = opaque.update(grads, opaque_state, params, grad_fn=grad_fn)
     np.testing.assert_array_equal(out["w"], -100 * (1 + 10))
     sam = mx.SAM(mx.SGD(1.0), mx.SGD(1.0), 3)
     state, p = sam.init(params), params
@@ -224,17 +154,14 @@ def test_the_gradients_of_an_opaque_round_are_those_after_each_step_of_the_adver
         np.testing.assert_array_equal(sam.eval_params(state, p)["w"], evaluated)
 
 
-def test_the_adversary_is_fresh_or_goes_on():
-    for opaque in (False, True):
-        momenta = []
-        for reset in (False, True):
-            transform = mx.SAM(mx.SGD(0.1), mx.SGD(0.1, 0.9), 2, reset, opaque)
-            params, state = PARAMS, transform.init(PARAMS)
-            for t in range(1 if opaque else 2):
-                params, state = transform.step(gradient(params, float(t)), state, params, grad_fn=lambda p, i: p)
-            momenta.append(float(jnp.max(jnp.abs(state.adv_state.inner["trace"].trace["w"]))))
-        assert momenta[0] > 0
-        assert momenta[1] == 0
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("reset", [False, True])
+def test_the_adversary_is_fresh_or_goes_on(opaque: bool, reset: bool):
+    transform = mx.SAM(mx.SGD(0.1), mx.SGD(0.1, 0.9), 2, reset, opaque)
+    params, state = PARAMS, transform.init(PARAMS)
+    for _ in range(1 if opaque else 2):
+        params, state = transform.step(params, state, params, grad_fn=lambda p, i: p)
+    assert np.any(state.adv_state.inner["trace"].trace["w"]) != reset
 
 
 # --- Mechanic --------------------------------------------------------------------------------------
@@ -243,17 +170,9 @@ def test_the_adversary_is_fresh_or_goes_on():
 def test_mechanic_learns_in_low_precision():
     """Its steps are tiny at first; the parameters cannot hold them, a separate sum can."""
     params = jnp.asarray([1.0, -1.5], jnp.bfloat16)
-
-    def run(transform: Any) -> Any:
-        def body(carry: Any, _: None) -> Any:
-            params, state = carry
-            updates, state = transform.update(params, state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        return jax.lax.scan(body, (params, transform.init(params)), length=200)[0][0]
-
     with jax_defaults():
-        ours, theirs = run(mx.Mechanize(mx.SGD(1.0))), run(optax.contrib.mechanize(optax.sgd(1.0)))
+        ours, _ = descended(mx.Mechanize(mx.SGD(1.0)), params, lambda params: params, 200)
+        theirs, _ = descended(optax.contrib.mechanize(optax.sgd(1.0)), params, lambda params: params, 200)
     assert np.max(np.abs(ours)) < 0.1
     np.testing.assert_array_equal(theirs, params)
 
@@ -268,17 +187,6 @@ def test_mechanic_starts_from_the_parameters_of_the_first_step():
     chex.assert_trees_all_equal(state.x0, loaded)
     with pytest.raises(ValueError, match=r"`Mechanize\(num_betas=\.\.\.\)` must be a positive integer, got 0"):
         mx.Mechanize(mx.SGD(1.0), num_betas=0)
-
-
-def test_mechanic_follows_a_schedule_of_its_own():
-    """Its numbers and those of a bare chain inside follow its count."""
-    decay: Any = mx.schedules.Linear(0.0, 1.0, 3)
-    rate: Any = mx.schedules.Linear(1.0, 0.0, 3)
-    transform = mx.Mechanize(mx.Chain(mx.ScaleByLearningRate(rate)), weight_decay=decay)
-    _, state = train(transform, steps=2)
-    now = transform.hyperparameters(state)
-    np.testing.assert_allclose(now["weight_decay"], 2 / 3, rtol=1e-6)
-    np.testing.assert_allclose(now["base_optimizer.parts.scale_by_learning_rate.learning_rate"], 1 / 3, rtol=1e-6)
 
 
 def test_metrics_after_a_reset_are_those_of_the_step_before():
@@ -301,3 +209,65 @@ def test_in_low_precision_the_fast_parameters_restart_from_the_slow_ones():
     for _ in range(4):
         fast, state = optimizer.step(jnp.ones_like(params), state, fast)
     np.testing.assert_array_equal(np.asarray(fast), np.asarray(state.slow))
+
+
+# --- DiLoCo, over the devices of a mesh --------------------------------------------------------------
+
+WORKERS = 2
+START = {"w": jnp.asarray([[0.4, -0.1], [1.5, 3.0]]), "b": jnp.asarray([0.3, -0.2])}
+DILOCO = mx.DiLoCo(mx.AdamW(0.1), 3, axis_name="workers")
+
+
+def test_workers_on_a_mesh_meet_at_the_end_of_a_round():
+    mesh = Mesh(np.asarray(jax.devices()[:WORKERS]), ("workers",), axis_types=(AxisType.Auto,))
+    targets = jnp.asarray([0.5, -1.0])
+
+    def step(params: Any, state: Any, target: Any) -> Any:
+        return DILOCO.step(jtu.tree_map(lambda p: p - target, params), state, params)
+
+    def of_one(*trees: Any) -> Any:
+        return jtu.tree_map(lambda x: x[None], step(*jtu.tree_map(lambda x: x[0], trees)))
+
+    spec = PartitionSpec("workers")
+    on_mesh = jax.jit(jax.shard_map(of_one, mesh=mesh, in_specs=spec, out_specs=spec))
+    batched = jax.jit(jax.vmap(step, axis_name="workers"))
+    params = jtu.tree_map(lambda p: jnp.stack([p] * WORKERS), START)
+    state = jax.vmap(DILOCO.init)(params)
+    # Workers communicate in one branch of a condition only.
+    before, _, branches = str(jax.make_jaxpr(on_mesh)(params, state, targets)).partition("cond[")
+    assert "psum" in branches
+    assert "psum" not in before
+    for n in range(1, 6):
+        found, (params, state) = on_mesh(params, state, targets), batched(params, state, targets)
+        chex.assert_trees_all_close(found, (params, state), rtol=1e-5, atol=1e-6)
+        evaluated = jax.vmap(DILOCO.eval_params)(state, params)["w"]
+        assert np.array_equal(evaluated[0], evaluated[1])
+        assert np.allclose(params["w"][0], params["w"][1], rtol=1e-6, atol=0) == (n == 3)
+
+
+def test_an_axis_must_be_mapped():
+    with pytest.raises(ValueError, match=r"not mapped here.* `jax.vmap\(..., axis_name='workers'\)`"):
+        DILOCO.step(START, DILOCO.init(START), START)
+
+
+def test_workers_in_low_precision_are_at_the_parameters_of_the_round():
+    """The way there is wider than these, and is not rounded to the same precision."""
+    random = np.random.default_rng(0)
+    params = jnp.asarray(0.02 * random.normal(size=1024), jnp.bfloat16)
+    optimizer = mx.DiLoCo(mx.AdamW(1e-2), sync_period=4, axis_name="w")
+
+    @jax.jit
+    def train(key: Any) -> Any:
+        def of_worker(key: Any) -> Any:
+            def step(carry: Any, key: Any) -> Any:
+                g = jax.random.normal(key, params.shape, jnp.bfloat16)
+                return optimizer.step(g, carry[1], carry[0]), None
+
+            (p, state), _ = jax.lax.scan(step, (params, optimizer.init(params)), jax.random.split(key, 4))
+            return p, state.outer
+
+        return jax.vmap(of_worker, axis_name="w")(jax.random.split(key, 2))
+
+    reached, outer = map(np.asarray, train(jax.random.key(0)))
+    np.testing.assert_array_equal(reached, outer)
+    np.testing.assert_array_equal(reached[0], reached[1])
