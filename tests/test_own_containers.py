@@ -22,8 +22,6 @@ from .compositions import CONTAINERS
 from .own_containers import Mean, SkipLarge
 
 PARAMS = {"kernel": jnp.asarray([[0.4, -0.1], [1.5, 3.0]]), "bias": jnp.asarray([0.3, -0.2])}
-THEIRS: Any = optax.sgd(0.1)
-WORD: Any = "x"
 RATE = schedules.Linear(0.1, 0.2, 5)
 MEAN: Any = Mean(mx.AdamW(RATE), {"a": mx.SGD(0.1, momentum=0.9), "b": mx.Scale(-0.1)})
 
@@ -110,9 +108,10 @@ AROUND: dict[str, Callable[[Any], Any]] = {name: make for name, make in CONTAINE
 }
 
 
-def filled(transform: Any) -> Any:
-    """A state with threes in it."""
-    return jtu.tree_map(lambda x: np.full(x.shape, 3, x.dtype), jax.eval_shape(transform.init, PARAMS))
+def filled(transform: Any, value: int = 3) -> Any:
+    """A state with one number everywhere."""
+    shapes = jax.eval_shape(transform.init, PARAMS)
+    return jtu.tree_map(lambda x: jnp.asarray(np.full(x.shape, value, x.dtype)), shapes)
 
 
 @pytest.mark.parametrize("direction", ["into", "out of"])
@@ -125,8 +124,7 @@ def test_a_state_is_found_again(name: str, direction: str):
         (mx.Chain(mx.Trace(0.9), inner), mx.Chain(mx.Trace(0.9), AROUND[name](inner))),
     ):
         before, after = (before, after) if direction == "into" else (after, before)
-        fresh = {"state": jax.eval_shape(after.init, PARAMS)}
-        saved = checkpoint.state_dict({"state": filled(before)})
+        fresh, saved = {"state": filled(after, 0)}, checkpoint.state_dict({"state": filled(before)})
         new, report = checkpoint.load_state_dict(fresh, saved, strict=False)
         (adamw,) = (x for x in jtu.tree_leaves(new, is_leaf=_is_adamw) if _is_adamw(x))
         assert all(np.all(np.asarray(x) == 3) for x in jtu.tree_leaves(adamw)), report
@@ -136,9 +134,9 @@ def test_a_state_is_found_again(name: str, direction: str):
 def test_the_state_of_an_adversary_of_the_same_class_is_another(direction: str):
     plain, both = mx.AdamW(0.1), mx.SAM(mx.AdamW(0.1), mx.AdamW(0.05))
     before, after = (plain, both) if direction == "into" else (both, plain)
-    old, template = filled(before), {"state": after.init(PARAMS)}
+    old, template = filled(before), {"state": filled(after, 0)}
     if direction == "out of":
-        old = dataclasses.replace(old, adv_state=plain.init(PARAMS))
+        old = dataclasses.replace(old, adv_state=filled(plain, 0))
     new, report = checkpoint.load_state_dict(template, checkpoint.state_dict({"state": old}), strict=False)
     found = new["state"].opt_state if direction == "into" else new["state"]
     assert all(np.all(np.asarray(x) == 3) for x in jtu.tree_leaves(found)), report
@@ -161,12 +159,6 @@ def test_a_state_is_found_again_in_nnx(name: str, direction: str):
 
 def _is_adamw(x: Any) -> bool:
     return isinstance(x, mx.states.OptimizerState) and "scale_by_adam" in getattr(x.inner, "parts", {})
-
-
-def test_rules_of_another_name_have_nothing_to_do_with_each_other():
-    old = checkpoint.state_dict({"state": mx.AdamW(0.1).init(PARAMS)})
-    _, report = checkpoint.load_state_dict({"state": mx.Lion(0.1).init(PARAMS)}, old, strict=False)
-    assert {name.split(".")[-2] for name in report.fresh if "mu" in name} == {"mu"}
 
 
 def test_a_parameter_that_is_called_like_nesting_is_not_mistaken():
@@ -196,15 +188,10 @@ def test_what_is_ambiguous_is_kept():
     "make, text",
     [
         (lambda x: mx.SAM(mx.SGD(0.1), x), r"`SAM\(adv_optimizer=...\)`"),
-        (lambda x: mx.Lookahead(x, 2, 0.5), r"`Lookahead\(fast_optimizer=...\)`"),
-        (lambda x: mx.ConditionallyTransform(x, lambda t: t < 3), r"`ConditionallyTransform\(inner=...\)`"),
-        (lambda x: mx.ScaleByGaLore(1, base_optimizer=x), r"`ScaleByGaLore\(base_optimizer=...\)`"),
         (lambda x: mx.GaLore(0.1, base_optimizer=x), r"`GaLore\(base_optimizer=...\)`"),
         (lambda x: mx.LBFGS(linesearch=x), r"`LBFGS\(linesearch=...\)`"),
         (lambda x: mx.ScaleBySophia(hessian_diagonal_fn=x), r"`ScaleBySophia\(hessian_diagonal_fn=...\)`"),
-        (lambda x: aggregate.Process(mx.Identity(), mx.Identity(), x), r"`Process\(postprocessor=...\)`"),
         (lambda x: aggregate.AddMeanVarianceToOpt(x), r"`AddMeanVarianceToOpt\(opt=...\)`"),
-        (lambda x: mx.Injected(x), r"`Injected\(inner=...\)`"),
         (lambda x: mx.Chain(mx.Clip(1.0), x), r"`Chain`: argument 1"),
         (lambda x: mx.Partition({"a": x}, mx.by_path({"*": "a"})), r"`Partition`: the part 'a'"),
         (lambda x: SkipLarge(x, 1.0), r"`SkipLarge\(inner=...\)`"),
@@ -245,7 +232,7 @@ def test_a_container_without_parts_is_refused():
 def test_a_class_checks_after_its_fields_and_parts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: the error message is ours
 
-    class Checked(mx.AbstractContainer):
+    class Checked(mx.AbstractOptimizer):
         inner: mx.AbstractTransform = mx.part()
         rate: float = mx.number()
 
@@ -253,18 +240,17 @@ def test_a_class_checks_after_its_fields_and_parts(monkeypatch: pytest.MonkeyPat
             assert jnp.asarray(self.rate).dtype == self.inner.hyperparameters()["learning_rate"].dtype
             raise ValueError("checked")
 
-        def init(self, params):
-            return self.inner.init(params)
+        def transform(self):
+            return self.inner
 
-        def update(self, updates, state, params=None, **extra):
-            return self.inner.update(updates, state, params, **extra)
-
+    theirs: Any = optax.sgd(0.1)
+    word: Any = "x"
     with pytest.raises(ValueError, match="checked"):
         Checked(mx.SGD(0.1), 1)
     with pytest.raises(ValueError, match="is not a modulax transform"):
-        Checked(THEIRS, 1)
+        Checked(theirs, 1)
     with pytest.raises(ValueError, match="must be a number"):
-        Checked(THEIRS, WORD)
+        Checked(theirs, word)
 
 
 def test_a_field_of_a_state_with_a_default_is_declared():
@@ -325,23 +311,6 @@ def test_without_parameters_galore_maps_what_is_projected_back_for_the_caller():
     np.testing.assert_allclose(found["kernel"], s[0] * np.outer(u[:, 0], vh[0]), rtol=1e-5)
     np.testing.assert_allclose(found["bias"], MATRIX["bias"], rtol=1e-6)
     assert set(shapes) == {(2, 3)}
-
-
-def test_a_line_search_works_inside_galore():
-    def loss(params):
-        return jnp.sum((params["kernel"] - 1) ** 2) + jnp.sum(params["bias"] ** 2)
-
-    transform = mx.Chain(
-        mx.ScaleByGaLore(1, base_optimizer=mx.Chain(mx.Scale(-1.0), mx.ScaleByZoomLinesearch(10)), update_proj_gap=1)
-    )
-    params, state = PARAMS, transform.init(PARAMS)
-    values = []
-    for _ in range(4):
-        value, grads = jax.value_and_grad(loss)(params)
-        params, state = transform.step(grads, state, params, value=value, grad=grads, value_fn=loss)
-        values.append(float(value))
-    assert float(loss(params)) < 0.05 * values[0]
-    assert values == sorted(values, reverse=True)
 
 
 @pytest.mark.parametrize("declare", [mx.required_number, mx.required_part])
