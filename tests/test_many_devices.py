@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import modulax as mx
 import modulax.nnx
@@ -37,7 +37,6 @@ OPTIMIZERS: dict[str, mx.AbstractTransform] = {
     "AdamW": mx.AdamW(1e-2),
     "Adafactor": mx.Adafactor(1e-2, min_dim_size_to_factor=8, momentum=0.9),
     "GaLore": mx.GaLore(1e-2, 8),
-    "Lion": mx.Lion(1e-3),
     "Muon": mx.Muon(1e-2),
     "SM3": mx.SM3(1e-2),
     "LowBit": mx.LowBit(mx.AdamW(1e-2), block=4, min_size=64),
@@ -87,11 +86,7 @@ def shardings_of(tree: Any) -> Any:
 # --- ZeRO-1
 
 
-@pytest.mark.parametrize("name, dtype", [
-    *((name, jnp.float32) for name in OPTIMIZERS),
-    ("AdamW", jnp.bfloat16),
-    ("Muon", jnp.bfloat16),
-])  # fmt: skip
+@pytest.mark.parametrize("name, dtype", [*((name, jnp.float32) for name in OPTIMIZERS), ("Muon", jnp.bfloat16)])
 def test_each_device_holds_an_eighth_of_the_state(name: str, dtype: Any):
     """From `init` on, step after step; the results are those of a replicated state, up to rounding."""
     optimizer, x = OPTIMIZERS[name], batch(MESH)
@@ -103,10 +98,9 @@ def test_each_device_holds_an_eighth_of_the_state(name: str, dtype: Any):
     assert_placed(state, shardings)
     alone_state = jax.jit(optimizer.init)(alone)
     leaves = jtu.tree_leaves(state)
-    divisible = [x for x in leaves if x.size % 8 == 0]
     rest = sum(x.nbytes for x in leaves if x.size % 8)  # scalars, and the moments of `three`
-    eighth = sum(x.nbytes for x in divisible) // 8
-    assert sum(x.addressable_shards[0].data.nbytes for x in divisible) == eighth
+    eighth = sum(x.nbytes for x in leaves if x.size % 8 == 0) // 8
+    assert sum(x.addressable_shards[0].data.nbytes for x in leaves if x.size % 8 == 0) == eighth
     made = memory.output_size_in_bytes + memory.host_output_size_in_bytes
     made += 0 if name == "LowBit" else memory.temp_size_in_bytes  # which quantizes zeros
     assert made <= 1.1 * eighth + rest + 8 * len(leaves)  # a pointer to each result
@@ -166,21 +160,15 @@ def test_where_an_array_is_divided(shape: Any, of_param: Any, zero: Any, expecte
 
 def test_with_fsdp_the_state_follows_and_the_rest_is_divided():
     """Moments like their parameters, and factors along the axis that they keep."""
-    optimizer = OPTIMIZERS["Adafactor"]
-    params = on_each(GRID) | {"up": jax.device_put(PARAMS["up"], NamedSharding(GRID, P("data", "model")))}
-    state, shardings = divided(optimizer, params)
-    specs = {name: mx.tree.get(shardings, name).spec for name in ("v_row.up", "v_col.up", "ema.up", "ema.down")}
-    assert specs == {
-        "v_row.up": P("data"),
-        "v_col.up": P(("model", "data")),
-        "ema.up": P("data", "model"),
-        "ema.down": P("data", None),
-    }
+    optimizer, x = OPTIMIZERS["Adafactor"], batch(GRID)
     alone = on_each(GRID)
-    alone_state = jax.jit(optimizer.init)(alone)
+    params = alone | {"up": jax.device_put(PARAMS["up"], NamedSharding(GRID, P("data", "model")))}
+    (state, shardings), alone_state = divided(optimizer, params), jax.jit(optimizer.init)(alone)
+    specs = [mx.tree.get(shardings, name).spec for name in ("v_row.up", "v_col.up", "ema.up", "ema.down")]
+    assert specs == [P("data"), P(("model", "data")), P("data", "model"), P("data", None)]
     for _ in range(2):
-        params, state = train_step(optimizer, params, state, batch(GRID))
-        alone, alone_state = train_step(optimizer, alone, alone_state, batch(GRID))
+        params, state = train_step(optimizer, params, state, x)
+        alone, alone_state = train_step(optimizer, alone, alone_state, x)
     assert params["up"].sharding.spec == P("data", "model")
     assert_placed(state, shardings)
     assert_near(params, alone)
@@ -188,11 +176,15 @@ def test_with_fsdp_the_state_follows_and_the_rest_is_divided():
 
 def test_factors_are_divided_along_the_axes_that_they_keep():
     """Which axis it is must be known, or not matter: two sides of a square may be sharded in different ways."""
-    shapes = {"wide": (8, 16), "square": (8, 8), "stack": (4, 8, 16), "equal": (8, 8)}
-    specs = {"wide": P("data", "model"), "square": P("data"), "stack": P(None, "data", "model"), "equal": P()}
+    arrays = {
+        "wide": ((8, 16), P("data", "model")),
+        "square": ((8, 8), P("data")),
+        "stack": ((4, 8, 16), P(None, "data", "model")),
+        "equal": ((8, 8), P()),
+    }
     params = {
-        name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(GRID, specs[name]))
-        for name, shape in shapes.items()
+        name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(GRID, spec))
+        for name, (shape, spec) in arrays.items()
     }
     found = mx.state_sharding(mx.ScaleByFactoredRMS(min_dim_size_to_factor=2), params)
     expected = {"wide": P("data"), "square": P(), "stack": P(None, "data"), "equal": P(None)}
@@ -253,25 +245,13 @@ def test_everything_that_a_step_returns_is_placed(optimizer: mx.AbstractTransfor
     assert (len(placing), inside) == (2, [])
 
 
-@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "SM3"])
-def test_on_explicit_axes_what_is_like_the_parameters_is_divided(name: str):
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,), devices=list(DEVICES))
-    with jax.set_mesh(mesh):
-        params, optimizer = on_each(mesh), OPTIMIZERS[name]
-        state, shardings = divided(optimizer, params)
-        new, new_state = jax.jit(lambda p, s: optimizer.step(p, s, p))(params, state)
-        assert {str(jax.typeof(x).sharding.spec) for x in jtu.tree_leaves(new)} <= {"P(None,)", "P(None, None)"}
-    assert_placed(new_state, shardings)
-    assert not all(sharding.is_fully_replicated for sharding in jtu.tree_leaves(shardings))
-    assert_near(new, optimizer.step(PARAMS, optimizer.init(PARAMS), PARAMS)[0])
-
-
-def test_an_axis_that_is_not_there():
-    optimizer = mx.AdamW(1e-3)
-    with pytest.raises(ValueError, match=r"the mesh of the parameters has no axis 'dp'\. It has `model`, `data`"):
-        mx.state_sharding(optimizer, on_each(GRID), zero=("data", "dp"))
-    with pytest.raises(ValueError, match=r"and they are on none\. Replicate them over one first"):
-        mx.state_sharding(optimizer, jtu.tree_map(jnp.asarray, PARAMS), zero="data")
+@pytest.mark.parametrize("params, zero, says", [
+    (on_each(GRID), ("data", "dp"), r"the mesh of the parameters has no axis 'dp'\. It has `model`, `data`"),
+    (jtu.tree_map(jnp.asarray, PARAMS), "data", r"and they are on none\. Replicate them over one first"),
+])  # fmt: skip
+def test_an_axis_that_is_not_there(params: Any, zero: Any, says: str):
+    with pytest.raises(ValueError, match=says):
+        mx.state_sharding(mx.AdamW(1e-3), params, zero=zero)
 
 
 # --- NNX
@@ -332,18 +312,13 @@ def test_offloaded_states_live_in_the_memory_of_the_host(tmp_path: Path):
     for _ in range(2):
         params, state = optimizer.step(params, state, params)
         whole, whole_state = inner.step(whole, whole_state, whole)
-        assert memories(state) == {"pinned_host"}
-        assert memories(params) == {"device"}
+        assert (memories(state), memories(params)) == ({"pinned_host"}, {"device"})
     checkpoint.save(tmp_path / "state", state)
     restored, _ = checkpoint.restore(tmp_path / "state", optimizer.init(params))
-    assert memories(restored) == {"pinned_host"}
     on_device = jtu.tree_map(lambda x: jnp.asarray(np.asarray(x)), state)  # what another format restores
     averaged = optimizer.eval_params(state, params)
-    assert memories(averaged) == {"device"}
+    assert (memories(restored), memories(averaged)) == ({"pinned_host"}, {"device"})
     np.testing.assert_array_equal(averaged["up"], inner.eval_params(whole_state, whole)["up"])
-    assert (
-        optimizer.hyperparameters(state)["inner.learning_rate"] == inner.hyperparameters(whole_state)["learning_rate"]
-    )
     expected = inner.step(params, whole_state, params)
     for given, donate in ((restored, True), (on_device, False)):  # JAX cannot donate to another memory
         found = optimizer.step(params, given, jtu.tree_map(jnp.copy, params), donate=donate)
@@ -368,7 +343,7 @@ def test_a_backend_without_that_memory(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_checkpoint_of_two_processes_is_continued_by_one(tmp_path: Path):
-    """A transformer with ZeRO over both; the result is that of one process without interruption."""
+    """Trained with ZeRO over both; the result is that of one process without interruption."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
