@@ -34,7 +34,7 @@ from modulax.testing._fields import (
 from modulax.tree._paths import dotted
 from modulax.tree._state import declarations
 
-from .instances import EVERYTHING, TRANSFORMS, Instance
+from .instances import EVERYTHING, FIRSTS, TRANSFORMS, Instance, firsts
 from .instances._masks import is_huge
 
 PARAMS = default_params()
@@ -68,14 +68,6 @@ OTHER: dict[str, Any] = {
 OF_OTHER_UPDATES = {"axis_name", "batch_axis_name", "per_elt_axis", "opaque_mode", "takes_examples"}
 
 
-def firsts(instances: tuple[Instance, ...]) -> list[Instance]:
-    """An instance of each class."""
-    found: dict[type, Instance] = {}
-    for instance in instances:
-        found.setdefault(type(instance.make()), instance)
-    return list(found.values())
-
-
 def away(transform: Any, but: Collection[str] = ()) -> Any:
     """The transform with every static field away from its default, but for some."""
     for field in fields_of(transform, static=True):
@@ -94,7 +86,7 @@ def away(transform: Any, but: Collection[str] = ()) -> Any:
 @pytest.mark.parametrize("instance", firsts(EVERYTHING), ids=str)
 def test_every_static_field_has_another_value(instance: Instance):
     """So that what a method drops is missed."""
-    transform = away(instance.make())
+    transform = away(instance.made)
     for field in fields_of(transform, static=True):
         assert getattr(transform, field.name) != field.default, field.name
 
@@ -111,7 +103,7 @@ FREE_STRINGS = {("Snapshot", "measure_name")}
 
 def test_a_string_that_is_not_an_option_is_refused():
     for instance in firsts(EVERYTHING):
-        module = instance.make()
+        module = instance.made
         for name in (f.name for f in fields_of(module, static=True) if isinstance(getattr(module, f.name), str)):
             if (type(module).__name__, name) not in FREE_STRINGS:
                 other = copy.copy(module)
@@ -121,16 +113,16 @@ def test_a_string_that_is_not_an_option_is_refused():
                     other.__check_init__()
 
 
-@pytest.mark.parametrize("instance", firsts(TRANSFORMS), ids=str)
+@pytest.mark.parametrize("instance", FIRSTS, ids=str)
 def test_at_keeps_every_static_field(instance: Instance):
-    transform = away(instance.make())
+    transform = away(instance.made)
     expect_same_fields(transform.at(zero_state(transform)), transform, type(transform).__name__)
 
 
 def composed() -> Iterator[Instance]:
     """Whatever writes trees or contains transforms: rules on one array and optimizers have one `at` for all."""
-    for instance in firsts(TRANSFORMS):
-        transform = instance.make()
+    for instance in FIRSTS:
+        transform = instance.made
         is_rule = isinstance(transform, mx.AbstractLeafwise | mx.AbstractStatelessTransform)
         if not is_rule and not isinstance(transform, mx.AbstractOptimizer):
             yield instance
@@ -142,13 +134,13 @@ def case_of(instance: Instance, transform: Any) -> Case:
 
 @pytest.mark.parametrize("instance", list(composed()), ids=str)
 def test_the_next_update_is_that_of_at(instance: Instance):
-    transform = away(instance.make(), OF_OTHER_UPDATES)
+    transform = away(instance.made, OF_OTHER_UPDATES)
     LAWS["at_is_the_transform_of_the_next_step"].check(case_of(instance, transform))
 
 
 @pytest.mark.parametrize("instance", list(composed()), ids=str)
 def test_each_part_has_its_own_state(instance: Instance):
-    transform: Any = instance.make()
+    transform: Any = instance.made
     parts = list(transform.each_part(zero_state(transform)))
     expected = [type(jax.eval_shape(part.transform.init, SHAPES)) for part in parts]
     assert [type(part.state) for part in parts] == expected
@@ -156,8 +148,8 @@ def test_each_part_has_its_own_state(instance: Instance):
 
 def counting() -> Iterator[Instance]:
     """The transforms that go by a counter of their own, and of rules on one array one that has a counter."""
-    for instance in firsts(TRANSFORMS):
-        transform = instance.make()
+    for instance in FIRSTS:
+        transform = instance.made
         is_optimizer = isinstance(transform, mx.AbstractOptimizer)
         counts = transform.clock in ("steps", "pace") and not is_optimizer
         if counts or isinstance(transform, mx.ScaleByAdam):
@@ -175,7 +167,7 @@ def scheduled_everywhere(transform: Any) -> Any:
 
 @pytest.mark.parametrize("instance", list(dict.fromkeys((*counting(), *composed()))), ids=str)
 def test_no_schedule_is_left_and_each_is_at_the_step_of_the_next_update(instance: Instance):
-    transform: Any = scheduled_everywhere(instance.make())
+    transform: Any = scheduled_everywhere(instance.made)
     transform = mx.Scheduled(transform) if transform.clock == "caller" else transform
     now = transform.at(zero_state(transform))
     assert not any(map(is_schedule, jtu.tree_leaves(now, is_leaf=is_schedule)))
@@ -194,7 +186,7 @@ def test_at_reaches_the_optimizer_that_an_optimizer_holds():
 
 @pytest.mark.parametrize("name", mx.available())
 def test_at_keeps_the_parts_of_what_an_optimizer_builds(name: str):
-    optimizer: Any = next(i.make() for i in firsts(TRANSFORMS) if i.cls is mx.get(name))
+    optimizer: Any = next(i.made for i in FIRSTS if i.cls is mx.get(name))
     built = optimizer.at(zero_state(optimizer)).transform()
     expect_same_fields(built.at(zero_state(built)), built, name)
 
@@ -202,7 +194,7 @@ def test_at_keeps_the_parts_of_what_an_optimizer_builds(name: str):
 @pytest.mark.parametrize("name", mx.available())
 def test_what_an_optimizer_builds_twice_is_one_program(name: str):
     """Its structure is a key of the cache of `jit`, with rules that were made on the way."""
-    optimizer: Any = next(i.make() for i in firsts(TRANSFORMS) if i.cls is mx.get(name))
+    optimizer: Any = next(i.made for i in FIRSTS if i.cls is mx.get(name))
     first, second = (jtu.tree_structure(optimizer.transform()) for _ in range(2))
     assert first == second
     assert hash(first) == hash(second)
@@ -213,7 +205,7 @@ ON_FIELDS = ("a_field_that_is_a_dtype_is_one_of_the_state", "a_field_of_an_optim
 
 @pytest.mark.parametrize("instance", TRANSFORMS, ids=str)
 def test_fields_reach_what_they_are_for(instance: Instance):
-    case = case_of(instance, instance.make())
+    case = case_of(instance, instance.made)
     for name in ON_FIELDS:
         if LAWS[name].speaks_of(case) and name not in instance.exemptions:
             LAWS[name].check(case)
@@ -258,7 +250,7 @@ def with_other_values(optimizer: Any) -> Any:
 def test_a_field_keeps_its_name_on_the_way(name: str):
     """Two arguments that are exchanged change the transform too, but not to this."""
     cls = mx.get(name)
-    given = next(made for i in TRANSFORMS if type(made := i.make()) is cls)
+    given = next(made for i in TRANSFORMS if type(made := i.made) is cls)
     optimizer = with_other_values(given.at(zero_state(given)))
     transform = optimizer.transform()
     for field in dataclasses.fields(optimizer):
@@ -295,7 +287,7 @@ def test_every_field_of_a_state_says_what_it_holds():
     for instance in TRANSFORMS:
         if instance.examples:
             continue
-        transform = instance.make()
+        transform = instance.made
         state = jax.eval_shape(lambda p, t=transform: mx.tree.dequantize(t.init(p)), params)
         if set(fields(state)) <= considered.keys():
             continue

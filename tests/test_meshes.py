@@ -16,8 +16,7 @@ from modulax import checkpoint
 from modulax._transforms import spread
 from modulax.testing import Case
 
-from .instances import TRANSFORMS, Instance
-from .test_fields import firsts
+from .instances import FIRSTS, Instance
 
 PARAMS = {"dense": {"kernel": jnp.ones((2, 4)), "bias": jnp.ones(2)}}
 # JAX does not choose a sharding for singular vectors.
@@ -46,7 +45,7 @@ def spec_of(case: Case) -> P:
     return P(None, "d") if case.examples else P("d")
 
 
-@pytest.mark.parametrize("instance", firsts(TRANSFORMS), ids=str)
+@pytest.mark.parametrize("instance", FIRSTS, ids=str)
 def test_a_step_inside_shard_map(instance: Instance):
     case = case_of(instance)
     run = jax.shard_map(two_steps(case), mesh=mesh(AxisType.Auto), in_specs=(P("d"), spec_of(case)), out_specs=P("d"))
@@ -54,7 +53,7 @@ def test_a_step_inside_shard_map(instance: Instance):
     assert jtu.tree_structure(found) == jtu.tree_structure(PARAMS)
 
 
-@pytest.mark.parametrize("instance", [i for i in firsts(TRANSFORMS) if not isinstance(i.make(), OF_MATRICES)], ids=str)
+@pytest.mark.parametrize("instance", [i for i in FIRSTS if not isinstance(i.made, OF_MATRICES)], ids=str)
 def test_a_step_on_explicit_axes(instance: Instance):
     step_on_explicit_axes(case_of(instance))
 
@@ -104,7 +103,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("case", [
-    *(pytest.param(case_of(instance), id=str(instance)) for instance in firsts(TRANSFORMS)),
+    *(pytest.param(case_of(instance), id=str(instance)) for instance in FIRSTS),
     *(pytest.param(Case(t, jtu.tree_map(partial(jnp.asarray, dtype=d), PARAMS)), id=n) for n, t, d in OPTIONS),
 ])  # fmt: skip
 def test_a_step_with_a_divided_state_on_explicit_axes(case: Case):

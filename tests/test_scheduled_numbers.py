@@ -31,7 +31,7 @@ def _plain_numbers(transform: Any) -> dict[str, Any]:
 def _cases() -> list[Any]:
     seen, cases = set(), []
     for instance in TRANSFORMS:
-        transform = instance.make()
+        transform = instance.made
         if type(transform) not in seen and _plain_numbers(transform):
             seen.add(type(transform))
             cases.append(pytest.param(instance, id=type(transform).__name__))
@@ -51,13 +51,13 @@ def _run(transform: Any, instance: Instance, steps: int = 2) -> Any:
     return all_updates
 
 
-FIRST_OF_THEIR_HOOKS = {reach.hooks_of(i.cls): i for i in reversed(TRANSFORMS) if _plain_numbers(i.make())}.values()
+FIRST_OF_THEIR_HOOKS = {reach.hooks_of(i.cls): i for i in reversed(TRANSFORMS) if _plain_numbers(i.made)}.values()
 
 
 @pytest.mark.parametrize("instance", _cases())
 def test_constant_schedules_change_nothing(instance: Instance):
     """Shapes and dtypes for every class; values for one class of each set of overridden methods."""
-    transform = instance.make()
+    transform = instance.made
     scheduled = transform.replace(**{n: schedules.Constant(x) for n, x in _plain_numbers(transform).items()})
     if not isinstance(transform, mx.AbstractOptimizer):
         scheduled = mx.Scheduled(scheduled)

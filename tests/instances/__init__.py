@@ -15,8 +15,14 @@ _NAMES = ("foundation", "moments", "mixtures", "layerwise", "tuning_free", "matr
 _NAMES += ("first_order", "curvature", "around", "aggregating", "averaging", "precision")
 FAMILIES = [importlib.import_module(f"{__name__}.{name}") for name in _NAMES]
 TRANSFORMS = tuple(instance for family in FAMILIES for instance in family.TRANSFORMS)
-# The first of each class, by its name: nothing is built.
-FIRSTS = tuple({re.split(r"[-(]", instance.name)[0]: instance for instance in reversed(TRANSFORMS)}.values())[::-1]
 SCHEDULES = curves.SCHEDULES
 EVERYTHING = TRANSFORMS + SCHEDULES + curves.STATEFUL
+
+
+def firsts(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
+    """The first instance of each class, by its name: nothing is built."""
+    return tuple({re.split(r"[-(]", instance.name)[0]: instance for instance in reversed(instances)}.values())[::-1]
+
+
+FIRSTS = firsts(TRANSFORMS)
 assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"
