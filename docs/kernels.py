@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 
@@ -68,6 +69,7 @@ def run(outputs: list[int], arguments: list[str], folder: str, environment: dict
     os.environ.update(environment)
     for number, output in enumerate(outputs, 1):
         os.dup2(output, number)
+    warnings.filterwarnings("error", module="__main__|modulax")  # no page shows a warning by accident
     sys.path[0] = ""
     try:
         IPKernelApp.launch_instance(argv=arguments)

@@ -20,13 +20,6 @@ from .settings import jax_defaults
 
 ROOT = Path(__file__).parents[1]
 PAGE_OF_LIBRARIES = ROOT / "docs" / "libraries.md"  # whose blocks import what only `nox -s libraries` installs
-# Pages that take half of the time of all. `nox -s docs` runs them, as it runs the others; they show no printed text.
-_LONG = (
-    *("assignment", "early_stopping", "estimators", "learned_optimizers", "line_searches", "lora", "losses", "low_bit"),
-    *("many_devices", "mixed_precision", "monitoring", "muon", "parameter_groups", "perturbations", "recipes"),
-    *("searches", "sweeps", "weight_averaging"),
-)
-LONG_PAGES = [ROOT / "docs" / f"{name}.md" for name in _LONG]
 FENCED = re.compile(r"^( *)(`{3,}|~{3,}) *([^`\n]*)\n(.*?)^\1\2[`~]* *$", re.MULTILINE | re.DOTALL)
 
 
@@ -62,6 +55,12 @@ def reader(folder: Path) -> Iterator[types.ModuleType]:
     finally:
         jax.config.update("jax_enable_x64", False)
         del sys.modules[module.__name__]
+
+
+def shows_prints(page: Path) -> bool:
+    """Whether a text below a block is what the block prints."""
+    found = list(blocks(page.read_text(encoding="utf-8")))
+    return any(above.info == "python" and x.follows and x.info == "text" for above, x in pairwise(found))
 
 
 def run_blocks(page: Path, namespace: types.ModuleType) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import modulax
 
-from .blocks import LONG_PAGES, PAGE_OF_LIBRARIES, blocks, reader, run_blocks
+from .blocks import blocks, reader, run_blocks, shows_prints
 from .generated import MODULES, public_names
 from .loops import each
 
@@ -43,8 +43,9 @@ def name_of(page: Path) -> str:
 LOOKS_LIKE_PYTHON = re.compile(r"\b(python\w*|py\d?|pycon|ipython\w*|code-cell)\b")
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p not in [PAGE_OF_LIBRARIES, *LONG_PAGES]], ids=name_of)
-def test_blocks_run(page: Path, tmp_path: Path):
+# The build of the documentation runs every other page.
+@pytest.mark.parametrize("page", list(filter(shows_prints, PAGES)), ids=name_of)
+def test_blocks_print_what_the_page_shows(page: Path, tmp_path: Path):
     with reader(tmp_path) as module:
         run_blocks(page, module)
 

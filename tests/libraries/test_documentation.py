@@ -1,4 +1,4 @@
-"""The blocks of the page about other libraries run here; those of the other pages in `tests` and in `docs`."""
+"""The blocks of the page about other libraries run here; the build of the documentation runs those of the others."""
 
 from pathlib import Path
 
