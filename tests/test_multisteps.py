@@ -52,6 +52,7 @@ def test_a_schedule_of_steps():
     """One batch for the first step, two for the second, three for the third: it counts steps."""
     transform = mx.MultiSteps(mx.Identity(), schedules.Linear(1.0, 3.0, 2))
     state, out, due = transform.init(jnp.zeros(2)), [], []
+    assert not transform.has_updated(state)
     for g in [1.0] * 6 + [5.0] * 3:
         due.append([int(transform.at(state).every_k), int(transform.hyperparameters(state)["every_k"])])
         u, state = transform.update(jnp.full(2, g), state)
