@@ -1,6 +1,7 @@
 """Meshes: on explicit axes and inside `shard_map`, arrays have types that say where they are, and types must agree."""
 
 import math
+from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,14 +18,29 @@ from modulax._transforms import spread
 from modulax.testing import Case
 
 from .instances import FIRSTS, Instance
+from .reach import hooks_of
 
 PARAMS = {"dense": {"kernel": jnp.ones((2, 4)), "bias": jnp.ones(2)}}
 # JAX does not choose a sharding for singular vectors.
 OF_MATRICES = (mx.ScaleByGaLore, mx.GaLore)
+EXPLICIT, AUTO = AxisType.Explicit, AxisType.Auto
 
 
-def mesh(axis_type: AxisType) -> Mesh:
+def mesh(axis_type: AxisType = EXPLICIT) -> Mesh:
     return jax.make_mesh((2,), ("d",), axis_types=(axis_type,), devices=jax.devices()[:2])
+
+
+def ours() -> Iterator[Instance]:
+    """An instance of each class; of optimizers, which are chains of the others, one for each set of methods."""
+    groups = set[Hashable]()
+    for instance in FIRSTS:
+        group = hooks_of(instance.cls) if issubclass(instance.cls, mx.AbstractOptimizer) else instance
+        if group not in groups:
+            groups.add(group)
+            yield instance
+
+
+INSTANCES = list(ours())
 
 
 def two_steps(case: Case) -> Any:
@@ -37,7 +53,7 @@ def two_steps(case: Case) -> Any:
 
 
 def case_of(instance: Instance) -> Case:
-    return Case(instance.make(), PARAMS, extra=instance.extra, examples=instance.examples)
+    return Case(instance.made, PARAMS, extra=instance.extra, examples=instance.examples)
 
 
 def spec_of(case: Case) -> P:
@@ -45,41 +61,32 @@ def spec_of(case: Case) -> P:
     return P(None, "d") if case.examples else P("d")
 
 
-@pytest.mark.parametrize("instance", FIRSTS, ids=str)
+@pytest.mark.parametrize("instance", INSTANCES, ids=str)
 def test_a_step_inside_shard_map(instance: Instance):
     case = case_of(instance)
-    run = jax.shard_map(two_steps(case), mesh=mesh(AxisType.Auto), in_specs=(P("d"), spec_of(case)), out_specs=P("d"))
+    run = jax.shard_map(two_steps(case), mesh=mesh(AUTO), in_specs=(P("d"), spec_of(case)), out_specs=P("d"))
     found = jax.eval_shape(run, case.params, case.updates())
     assert jtu.tree_structure(found) == jtu.tree_structure(PARAMS)
 
 
-@pytest.mark.parametrize("instance", [i for i in FIRSTS if not isinstance(i.made, OF_MATRICES)], ids=str)
-def test_a_step_on_explicit_axes(instance: Instance):
-    step_on_explicit_axes(case_of(instance))
-
-
 FALLING = mx.schedules.Linear(0.9, 0.8, 10)
+SCHEDULED = [
+    mx.SOAP(0.1, b1=FALLING),
+    mx.EShampoo(0.1, b1=FALLING),
+    mx.Shampoo(0.1, b1=FALLING),
+    mx.Dion(1e-3, beta=FALLING),
+    mx.Muon(1e-3, eps=FALLING),
+    mx.NorMuon(1e-3, b2=FALLING),
+    mx.Scion(0.1, scale=FALLING),
+]
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [
-        mx.SOAP(0.1, b1=FALLING),
-        mx.EShampoo(0.1, b1=FALLING),
-        mx.Shampoo(0.1, b1=FALLING),
-        mx.Dion(1e-3, beta=FALLING),
-        mx.Muon(1e-3, eps=FALLING),
-        mx.NorMuon(1e-3, b2=FALLING),
-        mx.Scion(0.1, scale=FALLING),
-    ],
-    ids=lambda transform: type(transform).__name__,
-)
-def test_values_of_schedules_are_on_explicit_axes(transform: Any):
-    step_on_explicit_axes(Case(transform, PARAMS))
-
-
-def step_on_explicit_axes(case: Case) -> None:
-    explicit = mesh(AxisType.Explicit)
+@pytest.mark.parametrize("case", [
+    *(pytest.param(case_of(i), id=str(i)) for i in INSTANCES if not issubclass(i.cls, OF_MATRICES)),
+    *(pytest.param(Case(t, PARAMS), id=f"scheduled {type(t).__name__}") for t in SCHEDULED),
+])  # fmt: skip
+def test_a_step_on_explicit_axes(case: Case):
+    explicit = mesh()
     with jax.set_mesh(explicit):
         params = jax.device_put(case.params, NamedSharding(explicit, P("d")))
         updates = jax.device_put(case.updates(), NamedSharding(explicit, spec_of(case)))
@@ -103,12 +110,12 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("case", [
-    *(pytest.param(case_of(instance), id=str(instance)) for instance in FIRSTS),
+    *(pytest.param(case_of(instance), id=str(instance)) for instance in INSTANCES),
     *(pytest.param(Case(t, jtu.tree_map(partial(jnp.asarray, dtype=d), PARAMS)), id=n) for n, t, d in OPTIONS),
 ])  # fmt: skip
 def test_a_step_with_a_divided_state_on_explicit_axes(case: Case):
     """The parameters are whole; each array of the state is divided if it can be, and stays where it was."""
-    transform, explicit = case.transform, mesh(AxisType.Explicit)
+    transform, explicit = case.transform, mesh()
     whole = NamedSharding(explicit, P())
 
     def placed(x: Any, sharding: Any = whole) -> jax.ShapeDtypeStruct:
@@ -137,17 +144,6 @@ def test_a_step_with_a_divided_state_on_explicit_axes(case: Case):
     assert all(axes(result) == axes(results[0]) for result in results)
 
 
-def bad_at_first(case: Case) -> Any:
-    """Two steps, the first of them with a gradient that is not finite."""
-
-    def run(params: Any, updates: Any) -> Any:
-        state = case.transform.init(params)
-        first, state = case.transform.update(jtu.tree_map(lambda u: u / 0, updates), state, params)
-        return first, case.transform.update(updates, state, params)[0]
-
-    return run
-
-
 @pytest.mark.parametrize(
     "transform",
     [
@@ -159,11 +155,16 @@ def bad_at_first(case: Case) -> Any:
 )
 def test_a_skipped_step_is_zero_on_every_mesh(transform: Any):
     """The condition is local inside `shard_map`; here it is the same everywhere."""
-    run = bad_at_first(Case(transform, PARAMS))
+
+    def run(params: Any, updates: Any) -> Any:
+        """Two steps, the first of them with a gradient that is not finite."""
+        first, state = transform.update(jtu.tree_map(lambda u: u / 0, updates), transform.init(params), params)
+        return first, transform.update(updates, state, params)[0]
+
     grads = jtu.tree_map(lambda p: jnp.arange(1.0, p.size + 1).reshape(p.shape), PARAMS)
     expected = run(PARAMS, grads)
-    manual = jax.shard_map(run, mesh=mesh(AxisType.Auto), in_specs=P("d"), out_specs=P("d"))(PARAMS, grads)
-    explicit = mesh(AxisType.Explicit)
+    manual = jax.shard_map(run, mesh=mesh(AUTO), in_specs=P("d"), out_specs=P("d"))(PARAMS, grads)
+    explicit = mesh()
     with jax.set_mesh(explicit):
         found = jax.jit(run)(*jax.device_put((PARAMS, grads), NamedSharding(explicit, P("d"))))
     for x in jtu.tree_leaves(found):
@@ -175,7 +176,7 @@ def test_a_skipped_step_is_zero_on_every_mesh(transform: Any):
 
 def test_an_eager_init_puts_the_state_where_the_parameters_are():
     """Each array at its own place: two of one shape are sharded along different axes, and one is on no mesh."""
-    devices = mesh(AxisType.Auto)
+    devices = mesh(AUTO)
     places = {"rows": P("d"), "columns": P(None, "d"), "bias": P()}
     params = {k: jax.device_put(jnp.ones((2, 4)), NamedSharding(devices, spec)) for k, spec in places.items()}
     params |= {"a_count": jnp.zeros((), jnp.int32), "host": jnp.ones(2)}
@@ -187,9 +188,6 @@ def test_an_eager_init_puts_the_state_where_the_parameters_are():
             jax.tree.leaves(state), jax.tree.leaves(mx.state_sharding(transform, trained)), strict=True
         ):
             assert x.sharding.is_equivalent_to(wanted, x.ndim) or x.shape == (2,), (x.shape, x.sharding, wanted)
-
-
-EXPLICIT, AUTO = AxisType.Explicit, AxisType.Auto
 
 
 @pytest.mark.parametrize("kinds, spec", [
@@ -216,32 +214,19 @@ def test_an_eager_init_on_explicit_axes_outside_of_their_mesh(kinds: Any, spec: 
     assert mx.tree.get(carried, "trace")["w"].sharding.is_equivalent_to(place, 2)
 
 
-def test_what_has_no_sharding_rule_says_so():
-    """On explicit axes, GaLore needs matrices that are not sharded; under `Auto` axes XLA moves them."""
-    explicit = mesh(AxisType.Explicit)
-    with jax.set_mesh(explicit):
-        sharded = jax.device_put(PARAMS, NamedSharding(explicit, P("d")))
-        optimizer = mx.GaLore(0.1, 1)
-        with pytest.raises(Exception, match="shard"):
-            jax.eval_shape(lambda p: optimizer.update(p, optimizer.init(p), p), sharded)
-        whole = jax.device_put(PARAMS, NamedSharding(explicit, P()))
-        jax.eval_shape(lambda p: optimizer.update(p, optimizer.init(p), p), whole)
-
-
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name, shape, per_head", [("qkv", (8, 24), False), ("key", (8, 2, 4), True)])
-def test_joined_matrices_that_are_divided_along_their_outputs(name: str, shape: tuple[int, ...], per_head: bool):
+def test_matrices_of_heads_that_are_divided_along_their_outputs():
     """Each has the factor of its own shape, and nothing is reshaped for it."""
-    roles = {name: mx.Attention(name, heads=2, fan_in=0, fan_out=tuple(range(1, len(shape))))}
-    optimizer = mx.Muon(0.02, adam_learning_rate=1e-3, roles=roles, per_head=per_head)
-    params = {name: jnp.linspace(-1.0, 1.0, 8 * shape[-1] * (len(shape) - 1)).reshape(shape)}
+    roles = {"key": mx.Attention("key", heads=2, fan_in=0, fan_out=(1, 2))}
+    optimizer = mx.Muon(0.02, adam_learning_rate=1e-3, roles=roles, per_head=True)
+    params = {"key": jnp.linspace(-1.0, 1.0, 64).reshape(8, 2, 4)}
     wanted, _ = jax.jit(optimizer.update)(params, optimizer.init(params), params)
-    explicit = mesh(AxisType.Explicit)
+    explicit = mesh()
     with jax.set_mesh(explicit):
-        divided = jax.device_put(params, NamedSharding(explicit, P(*[None] * (len(shape) - 1), "d")))
+        divided = jax.device_put(params, NamedSharding(explicit, P(None, None, "d")))
         found, _ = jax.jit(optimizer.update)(divided, jax.jit(optimizer.init)(divided), divided)
-    assert found[name].sharding.spec[-1] == "d"
-    np.testing.assert_allclose(found[name], wanted[name], atol=1e-10, rtol=1e-10)
+    assert found["key"].sharding.spec[-1] == "d"
+    np.testing.assert_allclose(found["key"], wanted["key"], atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.usefixtures("x64")
@@ -269,23 +254,22 @@ def test_factors_are_divided_over_devices(in_rounds: bool, monkeypatch: pytest.M
         return program(then, program(first, states)[1]), program
 
     # Two blocks side by side, two and three on top of each other.
-    shapes = {"wide": (4, 8, 16), "tall": (4, 16, 8), "three": (4, 24, 8), "vector": (64,)}
+    arrays = {
+        "wide": ((4, 8, 16), P(None, "a", "b")),
+        "tall": ((4, 16, 8), P(None, ("a", "b"))),
+        "three": ((4, 24, 8), P(None, "a", "b")),
+        "vector": ((64,), P(("a", "b"))),
+    }
     random = np.random.default_rng(0)
-    first = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    first = {name: random.normal(size=shape) for name, (shape, _) in arrays.items()}
     then = jtu.tree_map(lambda x: x[::-1], first)
     grid = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AUTO, AUTO), devices=jax.devices()[:4])
-    specs = {
-        "wide": P(None, "a", "b"),
-        "tall": P(None, ("a", "b")),
-        "three": P(None, "a", "b"),
-        "vector": P(("a", "b")),
-    }
-    places = {name: NamedSharding(grid, spec) for name, spec in specs.items()}
+    places = {name: NamedSharding(grid, spec) for name, (_, spec) in arrays.items()}
     (wanted, _), _ = second(first, then)
     (found, states), program = second(jax.device_put(first, places), jax.device_put(then, places))
     jtu.tree_map(partial(np.testing.assert_allclose, atol=1e-10, rtol=1e-10), found, wanted)
     for u in found.values():
-        assert all(u[name].sharding.is_equivalent_to(places[name], u[name].ndim) for name in shapes)
+        assert all(u[name].sharding.is_equivalent_to(places[name], u[name].ndim) for name in arrays)
     factors = [x for x in jtu.tree_leaves(states) if x.shape[-2:] == (8, 8)]
     assert len(factors) == 32
     assert all(math.prod(x.sharding.shard_shape(x.shape)) == x.size // 4 for x in factors)
