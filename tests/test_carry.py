@@ -447,8 +447,9 @@ def test_a_sum_without_decay():
     np.testing.assert_allclose(jax.vmap(traced)(jnp.asarray([0.5, 0.9, 1.0])), expected, rtol=1e-5)
 
 
-def test_the_old_state_outlives_the_new_one():
-    params, old = jax.tree.map(jnp.array, PARAMS), after(ADAM)
-    state, _ = checkpoint.carry(ADAM, params, ADAM, old)
-    ADAM.step(GRADS[0], state, params, donate=True)
+@pytest.mark.parametrize("optimizer", [ADAM, mx.LowBit(ADAM, bits=8, min_size=2)], ids=["Adam", "LowBit"])
+def test_the_old_state_outlives_the_new_one(optimizer: Any):
+    params, old = jax.tree.map(jnp.array, PARAMS), after(optimizer)
+    state, _ = checkpoint.carry(optimizer, params, optimizer, old)
+    optimizer.step(GRADS[0], state, params, donate=True)
     assert not any(x.is_deleted() for x in jax.tree.leaves(old))

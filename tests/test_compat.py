@@ -534,3 +534,8 @@ def test_deprecated_names_and_arguments_warn():
     ):
         with pytest.warns(DeprecationWarning, match=r"deprecated"):
             call()
+
+
+def test_nothing_to_train_is_fine_as_in_optax():
+    transform: Any = compat.adam(1e-3)
+    assert transform.update({}, transform.init({}))[0] == {}

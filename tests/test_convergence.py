@@ -4,8 +4,14 @@ Those that find their step size, look at matrices or curvatures, or are built ar
 the others step is tested by their equations.
 """
 
+import inspect
+import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import modulax as mx
@@ -87,3 +93,34 @@ def test_momentum_is_faster_than_none():
     _, plain = problem.run(mx.SGD(0.9), 200)
     _, heavy_ball = problem.run(mx.SGD(0.9, momentum=0.8), 200)
     assert heavy_ball < 0.1 * plain
+
+
+FIRST_STEP_IS_ZERO = {"ADOPT", "SOAP"}
+
+
+def test_no_optimizer_is_taken_for_ascending():
+    """Most entries of the first step are kept, and it goes downhill."""
+    params = {"w": jnp.asarray([[1.0, -2.0], [3.0, 0.5]]), "b": jnp.asarray([0.3, -0.7])}
+    loss = lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(p))  # noqa: E731
+    grads, seen = jax.grad(loss)(params), set[str]()
+    extra = {"value": loss(params), "grad": grads, "value_fn": loss, "obj_fn": loss}
+
+    def first(optimizer: Any) -> Any:
+        return optimizer.update(grads, optimizer.init(params), params, **extra)[0]
+
+    for name in mx.available():
+        cls: Any = mx.get(name)
+        if mx.card(name).takes_examples or cls.__name__ in FIRST_STEP_IS_ZERO:
+            continue
+        needs_rate = inspect.signature(cls).parameters.get("learning_rate", None)
+        given = () if needs_rate is None or needs_rate.default is not inspect.Parameter.empty else (0.01,)
+        with warnings.catch_warnings(action="ignore"):
+            arounds = [around(cls(*given)) for around in (mx.Cautious, mx.Grams)]
+            found = jax.jit(lambda arounds=arounds: list(map(first, arounds)))()
+        for around, updates in zip(arounds, found, strict=True):
+            kept = [np.mean(np.asarray(u) != 0) for u in jax.tree.leaves(updates)]
+            downhill = sum(float(jnp.vdot(u, g)) for u, g in zip(*map(jax.tree.leaves, (updates, grads)), strict=True))
+            assert min(kept) >= 0.5, around
+            assert downhill < 0, around
+        seen.add(name)
+    assert len(seen) > 70

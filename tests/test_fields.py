@@ -288,3 +288,11 @@ def test_every_field_of_a_state_says_what_it_holds():
                 assert is_nonnegative, f"{instance}: a field is declared nonnegative and is {xs}"
             elif not is_zero and is_quantized and instance.name not in SIGNED:
                 assert not is_nonnegative, f"{instance}: a field that is never negative is not declared so, {xs}"
+
+
+def test_a_mask_may_be_a_dict():
+    """Its structure is a key of the cache of `jit`, in which no dict can be."""
+    masked = [i.made for i in OPTIMIZERS.values() if "mask" in vars(i.made)]
+    assert len(masked) > 30
+    for optimizer in masked:
+        hash(jtu.tree_structure(optimizer.replace(mask={"dense": True, "pair": (False,)})))

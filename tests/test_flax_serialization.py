@@ -22,6 +22,7 @@ import modulax as mx
 import modulax.linen
 import modulax.nnx
 from modulax import checkpoint
+from modulax._support.flax_nodes import NNX, _Finder
 
 from .instances import EVERYTHING, TRANSFORMS
 from .settings import jax_defaults
@@ -246,3 +247,7 @@ def test_flax_may_be_imported_later():
     """The imports of this file are in the other order."""
     run = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stderr
+
+
+def test_a_flax_without_nnx():
+    assert _Finder().find_spec(NNX, []) is None

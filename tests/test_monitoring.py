@@ -241,3 +241,9 @@ def test_the_step_in_which_an_array_first_was_not_finite():
     assert optimizer.metrics(state)["bad.late"] == 4
     assert state["monitor"].measurements["bad"] == {"clean": 0, "late": 4, "nested": [2]}
     assert found["nested"][0].tolist() == [0, 0, 2, 2, 2]
+
+
+def test_a_measure_may_return_a_number_of_python():
+    monitor = mx.Monitor({"one": mx.MeasureWithEma(lambda updates: 1, 0.5, debias=False)})
+    params = {"w": jnp.ones(2)}
+    assert monitor.update(params, monitor.init(params))[1].measurements["one"] == 0.5

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import modulax as mx
 import modulax.checkpoint
 import modulax.nnx
+from modulax.nnx._optimizer import Arrays, JoinedNames
 
 from .settings import jax_defaults
 
@@ -465,3 +466,9 @@ def test_a_step_is_cached(make: Any):
     before = model.kernel[...]
     nnx.cached_partial(step, model, make(model))()
     np.testing.assert_allclose(model.kernel[...], before - 0.5)
+
+
+def test_the_arrays_of_a_variable_equal_such_arrays_alone():
+    a, b = ((JoinedNames(name),) for name in "ab")
+    assert Arrays(a, [1.0]) == Arrays(a, (1.0,))
+    assert all(Arrays(a, [1.0]) != x for x in (1.0, None, Arrays(a, [2.0]), Arrays(b, [1.0])))

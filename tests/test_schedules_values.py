@@ -276,3 +276,7 @@ def test_what_optax_does_otherwise():
     for make in (lambda: S.Polynomial(1.0, 0.0, 1.0, 0), lambda: S.ExponentialDecay(1.0, 5, 0.0)):
         with pytest.raises(ValueError, match="must be positive"):
             make()
+
+
+def test_the_length_of_a_run_is_of_any_dtype():
+    assert S.Linear(1.0, 0.0, 1.0).over(jnp.asarray(20.0, jnp.bfloat16))(4) == np.float32(0.8)

@@ -19,6 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 import modulax as mx
 from modulax import sweeps
 from modulax.sweeps._population import Lane
+from modulax.sweeps._progress import Progress
 
 CALLS: Counter[str] = Counter()
 RATE = sweeps.LogUniform(1e-3, 10.0)
@@ -282,3 +283,11 @@ def test_wrong_calls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"requires Optuna: `pip install \"modulax\[optuna\]\"`"):
         search(study, trials=2)
+
+
+def test_the_bar_reaches_its_end_although_trials_are_pruned(monkeypatch: pytest.MonkeyPatch):
+    remaining = list[int]()
+    monkeypatch.setattr(Progress, "total", lambda bar, n: remaining.append(n))
+    monkeypatch.setattr(Progress, "advance", lambda bar, n=1: remaining.append(-n))
+    search(new_study(pruner=Above(-1.0)), sweeps.Trainable(start, advance), trials=2, segments=4)
+    assert (max(remaining), sum(remaining)) == (8, 0)
