@@ -60,6 +60,17 @@ THOROUGH = (
     "test_projections.py",
     "test_linear_algebra.py",
     "test_numerics.py",
+    # Families that change alone:
+    "test_alignment.py",
+    "test_factored.py",
+    "test_low_bit.py",
+    "test_muon.py",
+    "test_mup.py",
+    "test_orthonormal_factor.py",
+    "test_preconditioners.py",
+    "test_sophia.py",
+    "test_sweeps_plots.py",
+    "test_testing.py",
     # Every field of every class, every container around every rule, states divided over devices:
     "test_fields.py",
     "test_contract_options.py",

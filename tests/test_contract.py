@@ -12,10 +12,10 @@ import modulax
 from modulax.testing import LAWS, Case, default_params
 
 from . import reach
-from .instances import EVERYTHING, FIRSTS, TRANSFORMS, Instance
+from .instances import EVERYTHING, RULES, TRANSFORMS, Instance
 
 
-@pytest.mark.parametrize("instance", FIRSTS, ids=str)
+@pytest.mark.parametrize("instance", RULES, ids=str)
 def test_laws(instance: Instance):
     reach.check_laws(instance, reach.QUICK)
 

@@ -7,6 +7,8 @@ Register every new class here: it inherits every test of `test_contract.py`, and
 import importlib
 import re
 
+import modulax as mx
+
 from ..differences import DIFFERENCES as DIFFERENCES
 from . import curves
 from ._instance import Instance as Instance
@@ -25,4 +27,6 @@ def firsts(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
 
 
 FIRSTS = firsts(TRANSFORMS)
+OPTIMIZERS = {mx.get(name).__name__ for name in mx.available()}
+RULES = tuple(instance for instance in FIRSTS if instance.name not in OPTIMIZERS)  # which optimizers are chains of
 assert len({i.name for i in EVERYTHING}) == len(EVERYTHING), "two instances have one name"
