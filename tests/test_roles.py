@@ -1,6 +1,7 @@
 """`roles`: what each parameter is, and everything that reads it."""
 
 import copy
+import dataclasses
 import pickle
 from typing import Any
 
@@ -468,3 +469,12 @@ def test_metadata_of_a_field_that_holds_layers():
     }
     head = found["model.final.weight"]
     assert (head.fan_in, head.fan_out) == ((1,), (0,))
+
+
+@pytest.mark.parametrize("role", [mx.Matrix, mx.Hidden, mx.Attention, mx.Embedding, mx.Bias, mx.Other])
+def test_the_arguments_of_every_role_are_documented(role: Any):
+    own, _, arguments = role.__doc__.partition("\n\n    Args:\n")
+    assert own
+    assert "Args:" not in arguments
+    for field in dataclasses.fields(role):
+        assert arguments.count(f"        {field.name}: ") == 1
