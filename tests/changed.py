@@ -65,22 +65,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_affected(item: Any, found: set[Symbol], names: set[str]) -> bool:
-    """Whether a test, and the instance that it is given, is affected."""
+    """Whether a test, and what it is given, is affected."""
     file, _, name = item.location
-    if Symbol(file, name.partition("[")[0].partition(".")[0]) not in found:
-        return False
-    instance = item.callspec.params.get("instance") if hasattr(item, "callspec") else None
-    return not hasattr(instance, "made") or not names.isdisjoint(classes_in(instance.made))
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    subjects = {plain(x) for value in given for x in names_in(value)}
+    is_met = not subjects or not subjects.isdisjoint(map(plain, names))
+    return is_met and Symbol(file, name.partition("[")[0].partition(".")[0]) in found
 
 
-def classes_in(made: Any) -> Iterator[str]:
-    """The names of the classes of a transform or a schedule, and of everything in it."""
+def names_in(value: Any) -> Iterator[str]:
+    """The classes of an instance, a case or a transform and of everything in it; or the class that a text names."""
     # Imported once the settings of the tests are in force.
     from modulax import AbstractTransform
     from modulax._protocol.transform import everything_in
 
-    parts = everything_in(made) if isinstance(made, AbstractTransform) else [made]
-    return (type(part).__name__ for part in parts)
+    made = getattr(value, "made", getattr(value, "transform", value))
+    if isinstance(made, AbstractTransform):
+        yield from (type(part).__name__ for part in everything_in(made))
+    elif hasattr(value, "made"):
+        yield type(made).__name__
+    elif isinstance(value, str) and plain(value) in map(plain, public_names()):
+        yield value
 
 
 @functools.cache
@@ -125,7 +130,8 @@ def references() -> dict[Symbol, set[Symbol]]:
         for node in body:
             used = set(words_of(node))
             named = {(here | imported)[word] for word in used if word in here or word in imported}
-            named = named.union(*(public.get(plain(word), ()) for word in used))
+            if file.startswith("tests"):
+                named = named.union(*(public.get(plain(word), ()) for word in used))
             for name in names_of(node):
                 found.setdefault(Symbol(file, name), set()).update(named)
     for file, name in list(found):  # a package collects what its modules define under one name, such as TRANSFORMS
@@ -164,7 +170,8 @@ def public_names() -> set[str]:
     """What `modulax` and its packages export, which tests name as `mx.Lion`."""
     files = [*(ROOT / "src").rglob("__init__.py*")]
     bodies = (ast.parse(file.read_text(encoding="utf-8")).body for file in files if file.suffix in (".py", ".pyi"))
-    return {alias.name for body in bodies for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    nodes = (node for body in bodies for node in body if isinstance(node, ast.ImportFrom))
+    return {alias.name for node in nodes for alias in node.names if alias.name[0] != "_"}
 
 
 def imports(file: str, body: list[ast.stmt], defined: dict[str, set[str]]) -> Iterator[tuple[str, Symbol]]:
