@@ -96,6 +96,7 @@ THOROUGH = (
     "test_checkpoint_groups.py",
     "test_roles*.py",
     "test_training.py",
+    "programs/test_language_model_trainers.py",
 )
 # Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
 # libraries. Numerical results don't, so their tests are left out.

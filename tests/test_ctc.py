@@ -219,7 +219,8 @@ def test_a_logit_of_nan_the_blank_as_a_label_and_paddings_in_between_are_seen():
 
 
 def test_mistakes_are_named():
-    logits, arguments = jnp.zeros((2, 5, 4)), {"logit_paddings": jnp.zeros((2, 5)), "label_paddings": jnp.zeros((2, 3))}
+    logits = jnp.zeros((2, 5, 4))
+    arguments: dict[str, Any] = {"logit_paddings": jnp.zeros((2, 5)), "label_paddings": jnp.zeros((2, 3))}
     with refused("`ctc_loss` needs `labels` of shape (2, labels) to match `logits` of shape (2, 5, 4), got (3,)."):
         losses.ctc_loss(logits, **arguments, labels=jnp.ones(3, int))
     with refused("`ctc_loss(labels=...)` must hold integers, got ", " float32"):

@@ -225,13 +225,13 @@ def test_a_complex_result_is_its_two_parts():
 
 def test_what_cannot_be_perturbed_is_refused():
     key, owner = jax.random.key(0), "`make_perturbed_fun("
-    calls: tuple[tuple[Any, str], ...] = (
+    calls: list[tuple[dict[str, Any], str]] = [
         ({"num_samples": 0}, "num_samples=...)` must be a positive integer"),
         ({"sigma": 0.0}, "sigma=...)` must be positive, got 0"),
         ({"sigma": np.ones(2)}, "sigma=...)` must be a scalar, got an array of shape (2,)"),
         ({"noise": SimpleNamespace(log_prob=jnp.sin)}, "noise=...)` must have a method `sample`, like `Gumbel()`"),
         ({"noise": SimpleNamespace(sample=jnp.sin)}, "noise=...)` must have a method `log_prob`"),
-    )
+    ]
     for arguments, said in calls:
         with refused(owner + said):
             make_perturbed_fun(one_hot, **arguments)

@@ -161,7 +161,8 @@ def test_a_fixed_clip_logs_its_norm_on_request():
 
 def test_errors_say_what_to_write(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
-    by_loss, spikes = mx.SkipSpikes(mx.SGD(0.1), by="loss"), mx.SkipSpikes
+    spikes: Any = mx.SkipSpikes
+    by_loss = spikes(mx.SGD(0.1), by="loss")
     for call, message in (
         (lambda: by_loss.step(PARAMS, by_loss.init(PARAMS), PARAMS), "`SkipSpikes` needs `value`"),
         (lambda: by_loss.update(PARAMS, by_loss.init(PARAMS)), "`SkipSpikes` needs `value`"),

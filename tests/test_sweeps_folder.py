@@ -51,7 +51,8 @@ TRAINING = sweeps.Trainable(start, advance)
 
 
 def run(folder: Path | None = None, sweep: Any = RATES, training: Any = TRAINING, **options: Any) -> sweeps.Results:
-    return sweeps.run(sweep, training, folder=folder, **{"seeds": 2, "segments": 2, "chunk": 2} | QUIET | options)
+    given: dict[str, Any] = {"seeds": 2, "segments": 2, "chunk": 2}
+    return sweeps.run(sweep, training, folder=folder, **given | QUIET | options)
 
 
 @pytest.fixture(scope="module")

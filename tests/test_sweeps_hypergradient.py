@@ -194,10 +194,11 @@ def test_the_checkpointed_scan_needs_less_memory():
 
 
 def test_the_length_of_a_checkpointed_scan():
-    for given, options, message in (
+    calls: list[tuple[Any, dict[str, Any], str]] = [
         ((jnp.ones(3),), {"length": 4}, "one number of steps, by `length` or by the leading axis"),
         ((), {}, "one number of steps"),
         ((), {"length": 4, "segments": 0}, r"segments=...\)` must be a positive integer"),
-    ):
+    ]
+    for given, options, message in calls:
         with pytest.raises(ValueError, match=message):
             sweeps.checkpointed_scan(lambda c, x: (c, x), 0.0, *given, **options)

@@ -66,6 +66,9 @@ class Faulty(AbstractFaulty):
     rule: Callable[[Any, Any], Any] = eqx.field(static=True)
     factor: Any = mx.number(0.5)
 
+    def __init__(self, rule: Any, factor: float = 0.5):
+        self.rule, self.factor = rule, factor
+
     def change(self, g: Any) -> Any:
         return self.rule(g, self.factor)
 

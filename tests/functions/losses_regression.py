@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import optax
 
@@ -27,7 +29,7 @@ def _cosine(predictions, targets, epsilon=0.0, axis=-1, where=True):
 
 
 def _of_vectors(function, oracle, twin):
-    common = {"floats": ("predictions", "targets")}
+    common: dict[str, Any] = {"floats": ("predictions", "targets")}
 
     exemptions = {"examples": "the mask is one of entries"}
 
