@@ -172,11 +172,14 @@ def tests(session: nox.Session) -> None:
     `-- --changed` runs what a change since `main` can break, also of `thorough`; `-- --changed=HEAD~1` since then.
     """
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
+    quick = ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER)
     if session.posargs:
-        session.run(*PYTEST, "-p", "tests.changed", *session.posargs, env=ENVIRONMENT | BYTECODE)
+        is_of_change = any(argument.startswith("--changed") for argument in session.posargs)
+        environment = quick if is_of_change else ENVIRONMENT | BYTECODE
+        session.run(*PYTEST, "-p", "tests.changed", *session.posargs, env=environment)
         return
     others = [f"--ignore={file}" for file in files(*NUMBERS, *THOROUGH)]
-    session.run(*PYTEST, *others, env=ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER))
+    session.run(*PYTEST, *others, env=quick)
 
 
 @nox.session
