@@ -9,7 +9,8 @@ import nox
 nox.needs_version = ">=2025.2.9"  # nox.project.dependency_groups
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_external_run = True
-nox.options.default_venv_backend = "virtualenv"  # also where uv is there: one way, everywhere
+# uv makes an environment in seconds, pip in a minute. `dev.py` installs it; who has nox alone needs no uv.
+nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.sessions = ["lint", "typecheck", "tests", "docs"]
 
 ROOT = Path(__file__).parent
@@ -23,6 +24,9 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     # Tests keep their compiled programs here, for the next run and for other sessions. Delete it at any time.
     "MODULAX_TEST_CACHE": os.environ.get("MODULAX_TEST_CACHE", str(ROOT / ".nox" / "programs")),
+    # Empty means unset. Without bytecode, each process rewrites the asserts of all tests and compiles all of modulax
+    # and of what uv has installed.
+    "PYTHONDONTWRITEBYTECODE": "",
 }
 # Tests that run with XLA's default code generator: the equations of the families on which the others build. `nox -s
 # examples` runs whole trainings with it.
@@ -98,9 +102,10 @@ THOROUGH = (
     "test_training.py",
     "programs/test_language_model_trainers.py",
 )
-# Pythons that the other sessions don't use, and the tests that depend most on the versions of Python and of other
-# libraries. Numerical results don't, so their tests are left out.
-OTHER_PYTHONS = ["3.12", "3.13", "3.14"]
+# The other sessions run on Python 3.13, which `dev.py` looks for. On these, the tests run that depend most on the
+# versions of Python and of other libraries; numerical results don't. 3.11 is the old row: JAX left it at version 0.10.
+OLD_PYTHON = "3.11"
+OTHER_PYTHONS = [OLD_PYTHON, "3.12", "3.14"]
 COMPATIBILITY = (
     "test_architecture.py",
     "test_checkpoint.py",
@@ -119,14 +124,12 @@ COMPATIBILITY = (
     "test_registry.py",
     "test_with_optax.py",
 )
+OLD_LIBRARIES = ("libraries/test_gpjax.py", "libraries/test_documentation.py")  # GPJax requires jax<0.11
 # A script of examples/ that takes minutes says so, with this comment in its first lines.
 SLOW = "# nox: slow"
 
 EVERY_EXTRA = "[nnx,orbax,plot,sweeps,optuna]"
 UNPINNED = bool(os.environ.get("MODULAX_UNPINNED"))
-# Empty means unset. Without bytecode, each process rewrites the asserts of all tests and compiles all of modulax again,
-# which takes five seconds.
-BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 # One worker per core; a worker keeps all its cores busy while XLA compiles, so not more than 8.
 PYTEST = ("python", "-m", "pytest", "-n", "logical", "--maxprocesses", "8", "--dist", "worksteal")
 
@@ -134,10 +137,10 @@ PYTEST = ("python", "-m", "pytest", "-n", "logical", "--maxprocesses", "8", "--d
 def install(session: nox.Session, group: str, *modulax: str, newest: bool = UNPINNED) -> None:
     """Install a dependency group, and modulax in place where its requirement is given (`-e .`).
 
-    One call of pip, so that one resolution covers both. The versions that the project is tested
+    One call, so that one resolution covers both. The versions that the project is tested
     with are constraints; MODULAX_UNPINNED=1 takes whatever is newest instead.
     """
-    versions = ["--upgrade", "--upgrade-strategy", "eager"] if newest else ["-c", str(ROOT / ".ci/constraints.txt")]
+    versions = ["--upgrade"] if newest else ["-c", str(ROOT / ".ci/constraints.txt")]
     requirements = nox.project.dependency_groups(PYPROJECT, group)
     session.install("--quiet", *versions, *requirements, *modulax)
 
@@ -172,10 +175,10 @@ def tests(session: nox.Session) -> None:
     `-- --changed` runs what a change since `main` can break, also of `thorough`; `-- --changed=HEAD~1` since then.
     """
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
-    quick = ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER)
+    quick = ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER)
     if session.posargs:
         is_of_change = any(argument.startswith("--changed") for argument in session.posargs)
-        environment = quick if is_of_change else ENVIRONMENT | BYTECODE
+        environment = quick if is_of_change else ENVIRONMENT
         session.run(*PYTEST, "-p", "tests.changed", *session.posargs, env=environment)
         return
     others = [f"--ignore={file}" for file in files(*NUMBERS, *THOROUGH)]
@@ -188,9 +191,9 @@ def thorough(session: nox.Session) -> None:
     install(session, "tests", "-e", f".{EVERY_EXTRA}")
     # Numerical results may depend on the code that XLA generates. Those of the other tests don't.
     numbers = files(*NUMBERS)
-    session.run(*PYTEST, *numbers, env=ENVIRONMENT | BYTECODE)
+    session.run(*PYTEST, *numbers, env=ENVIRONMENT)
     others = [file for file in files(*THOROUGH) if file not in numbers]
-    session.run(*PYTEST, *others, env=ENVIRONMENT | BYTECODE | ({} if UNPINNED else QUICK_COMPILER))
+    session.run(*PYTEST, *others, env=ENVIRONMENT | ({} if UNPINNED else QUICK_COMPILER))
 
 
 def files(*patterns: str) -> list[str]:
@@ -223,15 +226,17 @@ def laws(session: nox.Session) -> None:
 
 @nox.session(python=OTHER_PYTHONS)
 def compatibility(session: nox.Session) -> None:
-    """Part of the tests on other Pythons with the newest versions; arguments after `--` go to pytest.
+    """Part of the tests on other Pythons; arguments after `--` go to pytest.
 
-    nox reports an interpreter that it doesn't find as skipped; with `--error-on-missing-interpreters`, which is the
-    default under CI=true, as failed. With pyenv, `PYENV_VERSION=3.11:3.12:3.13 nox -s compatibility` finds several.
+    3.11 takes the constraints and the libraries that need it, the others take the newest versions. nox reports an
+    interpreter that it doesn't find as skipped; with `--error-on-missing-interpreters`, which is the default under
+    CI=true, as failed. With pyenv, `PYENV_VERSION=3.11:3.12:3.14 nox -s compatibility` finds several.
     """
-    install(session, "tests", "-e", f".{EVERY_EXTRA}", newest=True)
+    is_old = session.python == OLD_PYTHON
+    install(session, "libraries" if is_old else "tests", "-e", f".{EVERY_EXTRA}", newest=UNPINNED or not is_old)
     session.run("python", "-c", VERSIONS)
     flags = [flag for flag in QUICK_COMPILER["XLA_FLAGS"].split() if is_known(session, flag)]
-    tests = session.posargs or [f"tests/{name}" for name in COMPATIBILITY]
+    tests = session.posargs or [f"tests/{name}" for name in (*COMPATIBILITY, *(OLD_LIBRARIES if is_old else ()))]
     session.run(*PYTEST, *tests, env=ENVIRONMENT | {"XLA_FLAGS": " ".join(flags)})
 
 
@@ -252,7 +257,7 @@ def mutants(session: nox.Session) -> None:
         "-m",
         "tests.mutation",
         *session.posargs,
-        env=ENVIRONMENT | QUICK_COMPILER | BYTECODE | {"MODULAX_TEST_CACHE": None},
+        env=ENVIRONMENT | QUICK_COMPILER | {"MODULAX_TEST_CACHE": None},
     )
 
 

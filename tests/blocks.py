@@ -63,11 +63,14 @@ def shows_prints(page: Path) -> bool:
     return any(above.info == "python" and x.follows and x.info == "text" for above, x in pairwise(found))
 
 
-def run_blocks(page: Path, namespace: types.ModuleType) -> None:
-    """Run the Python blocks of a page one after the other, and compare what they print with the page."""
+def run_blocks(page: Path, namespace: types.ModuleType, *, without: str | None = None) -> None:
+    """Run the Python blocks of a page one after the other, and compare what they print with the page.
+
+    `without` leaves out the blocks that contain a text.
+    """
     name = page.relative_to(ROOT)
     for block, below in pairwise([*blocks(page.read_text(encoding="utf-8")), Block(0, "", "")]):
-        if block.info != "python":
+        if block.info != "python" or (without is not None and without in block.code):
             continue
         # Empty lines before the code, so that a traceback shows the lines of the page.
         code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
