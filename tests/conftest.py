@@ -12,7 +12,7 @@ import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import chex
@@ -96,9 +96,11 @@ def _keep_compiled_programs_in_memory(also_in_files: bool) -> None:
     except (ImportError, AttributeError):
         return
 
-    def get(cache_key: str, *rest: Any) -> tuple[Any, Any]:
+    def get(cache_key: str, options: Any, backend: Any, devices: Any, callbacks: Sequence[Any] = ()) -> tuple[Any, Any]:
+        if callbacks:  # which are not part of the key, since JAX 0.11
+            return None, None
         if cache_key not in _kept and also_in_files:
-            found = read(cache_key, *rest)
+            found = read(cache_key, options, backend, devices)
             if found[0] is None:
                 return found
             _kept[cache_key] = found

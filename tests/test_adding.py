@@ -40,11 +40,3 @@ def test_every_optimizer_is_compared_with_its_equations_or_with_released_code():
         f"nothing compares {missing} with a source outside modulax: add the equations to the file of the family, "
         "tests/test_equations*.py, or a trajectory of released code to tests/oracles/ and tests/test_released_code.py"
     )
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_every_public_name_is_in_the_changelog(module):
-    # The classes of states go without saying.
-    words = set(re.findall(r"\w+", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
-    missing = sorted(name for name in generated.public_names(module) - words if not name.endswith("State"))
-    assert not missing, f"CHANGELOG.md, [Unreleased], does not name {missing} of `{module.__name__}`"

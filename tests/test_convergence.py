@@ -60,7 +60,7 @@ OPTIMIZERS: dict[str, Callable[[float], mx.AbstractTransform]] = {
     "ScheduleFreeAdamW": lambda rate: mx.ScheduleFreeAdamW(rate),
     "Lookahead": lambda rate: mx.Lookahead(mx.SGD(_rate(rate / 5), momentum=0.9), 5, 0.8),
     "SAM": lambda rate: mx.SAM(mx.Adam(_rate(rate)), mx.Chain(mx.Normalize(), mx.SGD(0.01))),
-    "Mechanize": lambda rate: mx.Mechanize(mx.SGD(_rate(1.0), momentum=0.9), s_init=2e-4),
+    "Mechanize": lambda rate: mx.Mechanize(mx.SGD(1.0, momentum=0.5), s_init=5e-5),
 }
 GRADIENT_DESCENT = {"SGD", "momentum", "ScheduleFreeSGD", "Lookahead"}
 # For each problem, the learning rates of gradient descent and of the methods with a step of fixed size,

@@ -14,12 +14,11 @@ import modulax as mx
 def test_help_begins_with_what_matters():
     lines = pydoc.plain(pydoc.render_doc(mx.AdamW)).splitlines()
     text = "\n".join(lines)
-    assert lines[3].startswith(" |  AdamW(learning_rate, b1=0.9, b2=0.999, eps=1e-08,")
-    assert (
-        lines[5]
-        == " |  Adam with decoupled weight decay, the usual first choice for transformers and most other models."
-    )
-    assert lines.index(" |  Args:") < 30
+    signature = "".join("".join(lines[3:14]).replace("|", "").split())  # Python 3.13 writes one argument a line
+    assert signature.startswith("AdamW(learning_rate,b1=0.9,b2=0.999,eps=1e-08,")
+    first = " |  Adam with decoupled weight decay, the usual first choice for transformers and most other models."
+    assert lines.index(first) < 18
+    assert lines.index(" |  Args:") < 40
     assert "jax._src" not in text
     assert "__" not in text
     assert len(lines) < 246

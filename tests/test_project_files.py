@@ -46,6 +46,13 @@ def sessions() -> dict[str, ast.FunctionDef]:
     return {f.name: f for f in functions if any("nox.session" in ast.unparse(d) for d in f.decorator_list)}
 
 
+def pins() -> dict[str, str]:
+    """The version of each package on the newest Python."""
+    lines = [line for line in read(ROOT / ".ci/constraints.txt").splitlines() if "==" in line]
+    old_first = sorted(lines, key=lambda line: not line.endswith('< "3.12"'))
+    return dict(line.partition(";")[0].split("==") for line in old_first)
+
+
 def other_pythons() -> list[str]:
     (value,) = re.findall(r"^OTHER_PYTHONS = (\[.*\])$", read(ROOT / "noxfile.py"), re.MULTILINE)
     return ast.literal_eval(value)
@@ -53,7 +60,7 @@ def other_pythons() -> list[str]:
 
 @pytest.mark.parametrize("file", COMMANDS, ids=lambda file: file.name)
 def test_sessions_that_are_named_exist(file: Path):
-    named = re.findall(r"nox -s((?: [a-z_]+(?![\w.=]))+)", read(file))
+    named = re.findall(r"(?:nox -s|dev\.py)((?: [a-z_]+(?![\w.=]))+)", read(file))
     unknown = {name for names in named for name in names.split()} - {*sessions()}
     assert not unknown, f"noxfile.py has no session {unknown}"
 
@@ -71,25 +78,36 @@ def test_workflows(file: Path):
     for job in workflow["jobs"].values():
         assert job["timeout-minutes"]
         for step in job["steps"]:
-            assert re.search(r"@(v\d+|release/v\d+)$", step["uses"]) if "uses" in step else step["run"]
+            # A tag can be moved to other code, a commit can't.
+            assert re.search(r"@[0-9a-f]{40}$", step["uses"]) if "uses" in step else step["run"]
             program = step.get("run", "").split(" ")[0]
             assert not program.startswith(".") or os.access(ROOT / program, os.X_OK)
 
 
 def test_ci_runs_the_supported_pythons():
     jobs = load(ROOT / ".github/workflows/ci.yml")["jobs"]
-    first = jobs["checks"]["steps"][1]["with"]["python-version"]
-    assert PROJECT["requires-python"] == f">={first}"
-    assert jobs["compatibility"]["strategy"]["matrix"]["python"] == other_pythons()
-    assert load(READ_THE_DOCS)["build"]["tools"]["python"] == first
+    oldest, main = jobs["checks"]["steps"][1]["with"]["python-version"].split()
+    assert PROJECT["requires-python"] == f">={oldest}"
+    assert f'for version in ("{main}", ' in read(ROOT / "dev.py")
+    others = jobs["compatibility"]["strategy"]["matrix"]["include"]
+    assert [job["python"] for job in others if job["session"] != "tests"] == other_pythons()
+    assert [job["session"] for job in others if job["session"] != "tests"] == [
+        f"compatibility-{python}" for python in other_pythons()
+    ]
+    assert {job["python"] for job in others if job["session"] == "tests"} == {main}
+    assert load(READ_THE_DOCS)["build"]["tools"]["python"] == main
+    named = {line.rpartition(" :: ")[2] for line in PROJECT["classifiers"] if " :: 3." in line}
+    assert named == {main, *other_pythons()}
 
 
 def test_ci_runs_the_sessions_of_its_script():
+    """Without the part of the tests on the old Python, which is a job of its own."""
     lanes = re.findall(r"^lane ([^()>|]*)", read(ROOT / ".ci/run"), re.MULTILINE)
     named = [session for lane in lanes for session in shlex.split(lane)]
     jobs = load(ROOT / ".github/workflows/ci.yml")["jobs"]
-    assert sorted(jobs["checks"]["strategy"]["matrix"]["session"]) == sorted(named)
-    assert {session for job in named for session in job.partition(" -- ")[0].split()} <= sessions().keys()
+    of_checks = jobs["checks"]["strategy"]["matrix"]["session"]
+    assert sorted([*of_checks, f"compatibility-{other_pythons()[0]}"]) == sorted(named)
+    assert {session for job in of_checks for session in job.partition(" -- ")[0].split()} <= sessions().keys()
 
 
 def test_releases():
@@ -99,7 +117,7 @@ def test_releases():
     # The shell command that compares the tag with the version expects this line.
     assert f'version = "{PROJECT["version"]}"' in read(ROOT / "pyproject.toml").splitlines()
     headings = re.findall(r"^## \[(.+?)\]", read(ROOT / "CHANGELOG.md"), re.MULTILINE)
-    assert headings[0] in ("Unreleased", PROJECT["version"])
+    assert headings[:2] == ["Unreleased", PROJECT["version"]]
 
 
 def test_citation():
@@ -114,9 +132,18 @@ def test_citation():
     assert citation["url"] == PROJECT["urls"]["Documentation"]
 
 
+def test_the_recipe_for_conda():
+    """Its version and its requirements are those of the project."""
+    recipe = read(ROOT / "recipe/meta.yaml")
+    assert f'{{% set version = "{PROJECT["version"]}" %}}' in recipe
+    run = recipe[recipe.index("  run:") : recipe.index("  run_constrained:")]
+    listed = {name.replace("_", "-"): bound for name, bound in re.findall(r"- (\S+) >=([\d.]+)", run)}
+    assert listed == dict(line.split(">=") for line in PROJECT["dependencies"])
+
+
 def test_addresses():
     urls = PROJECT["urls"]
-    assert list(urls) == ["Documentation", "Source", "Issues", "Changelog"]
+    assert list(urls) == ["Documentation", "Source", "Discussions", "Issues", "Changelog"]
     assert (ROOT / urls["Changelog"].removeprefix(f"{urls['Source']}/blob/main/")).is_file()
     assert urls["Issues"] == f"{urls['Source']}/issues"
     addresses = [link["url"] for link in load(ROOT / ".github/ISSUE_TEMPLATE/config.yml")["contact_links"]]
@@ -135,13 +162,11 @@ def test_forms_for_issues():
 
 def test_pre_commit_runs_the_ruff_of_the_lint_session():
     (repository,) = load(PRE_COMMIT)["repos"]
-    constraints = dict(line.split("==") for line in read(ROOT / ".ci/constraints.txt").splitlines() if "==" in line)
-    assert repository["rev"] == f"v{constraints['ruff']}"
+    assert repository["rev"] == f"v{pins()['ruff']}"
     assert [hook["id"] for hook in repository["hooks"]] == ["ruff-check", "ruff-format"]
 
 
 def test_every_requirement_of_the_checks_is_pinned():
-    pins = {line.split("==")[0] for line in read(ROOT / ".ci/constraints.txt").splitlines() if "==" in line}
     groups = (group for name, group in PYPROJECT["dependency-groups"].items() if name != "dev")
     named = {re.split(r"[\[>=<]", line)[0] for group in groups for line in group if isinstance(line, str)}
-    assert sorted(named - pins) == ["nox", "tqdm"]  # whose versions don't change a result
+    assert sorted(named - {*pins()}) == ["nox", "tqdm"]  # whose versions don't change a result

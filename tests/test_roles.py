@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from typing import Any
 
@@ -473,8 +474,8 @@ def test_metadata_of_a_field_that_holds_layers():
 
 @pytest.mark.parametrize("role", [mx.Matrix, mx.Hidden, mx.Attention, mx.Embedding, mx.Bias, mx.Other])
 def test_the_arguments_of_every_role_are_documented(role: Any):
-    own, _, arguments = role.__doc__.partition("\n\n    Args:\n")
+    own, _, arguments = inspect.getdoc(role).partition("\n\nArgs:\n")
     assert own
     assert "Args:" not in arguments
     for field in dataclasses.fields(role):
-        assert arguments.count(f"        {field.name}: ") == 1
+        assert arguments.count(f"    {field.name}: ") == 1

@@ -102,7 +102,7 @@ def test_the_diagonal_needs_no_matrix():
     assert memory(hessian_diag, 2048) < 2.5 * memory(hessian_diag, 1024) < 1024**2
     with jax_defaults(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        assert memory(optax.second_order.hessian_diag, 1024) > 4 * 1024**2
+        assert memory(optax.second_order.hessian_diag, 1024) >= 4 * 1024**2
 
 
 def test_information_of_many_observations():

@@ -85,7 +85,6 @@ def test_words_come_before_parts_of_words(hits: dict[str, list[str]]):
 
 
 def test_records_of_the_project_come_last(hits: dict[str, list[str]]):
-    """The changelog has every word."""
     others = [query for query, pages in QUERIES.items() if not pages[0].startswith(RECORDS)]
     is_record = {query: [hit.startswith(RECORDS) for hit in hits[query]] for query in others}
     early = {query: hits[query][:HITS] for query, found in is_record.items() if found[:HITS] != sorted(found)[:HITS]}

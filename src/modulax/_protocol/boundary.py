@@ -16,7 +16,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding
 
 from .._support.arithmetic import is_inexact_array
-from .._support.placement import mesh_sharding, on_devices_of, placed_at, placed_like, sharding_along
+from .._support.placement import mesh_of_types, mesh_sharding, on_devices_of, placed_at, placed_like, sharding_along
 from .._support.types import Params, State, Updates
 from .._support.variables import holds_states, without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
@@ -57,7 +57,8 @@ class InitBoundary(AbstractBoundary):
     def run(self, transform: Any, /, params: Params, where: "_Where | None" = None) -> State:
         refuse_others(f"{self.owner}.init", params)
         params = trainable(params)
-        state = on_devices_of(self.inside(transform, params), params)
+        with mesh_of_types(params):
+            state = on_devices_of(self.inside(transform, params), params)
         return state if where is None else where.place(state, params)
 
     def outside(self, transform: Any, /, params: Params, *, allow_empty: bool = False) -> State:

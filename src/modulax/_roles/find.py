@@ -15,6 +15,7 @@ from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.masks import AbstractLabels
 from .._protocol.patterns import by_path, nodes_of
 from .._support.checks import listing, suggestion
+from .._support.flax_nodes import check_nnx
 from .._support.methods import explained
 from .._support.tables import html_table, table
 from ..tree._math import shapes_of
@@ -102,6 +103,7 @@ def model_of(model: Any, wrt: Any = None, graph: bool | None = None) -> Model:
     """
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
+        check_nnx(nnx)
         variables = nnx.state(model, nnx.Param if wrt is None else wrt, graph=graph)
         nodes = {tuple(map(str, path)): node for path, node in nnx.iter_modules(model, graph=graph)}
         metadata = {

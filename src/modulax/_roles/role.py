@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import inspect
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
@@ -56,10 +57,12 @@ class AbstractRole(abc.ABC):
     is_known: bool = True
 
     def __init_subclass__(cls) -> None:
-        begin = "    Args:\n"
-        own, _, arguments = (cls.__doc__ or "").partition(begin)
-        shared = (AbstractRole.__doc__ or "").partition(begin)[2].partition("\n    Attributes:")[0]
-        cls.__doc__ = "\n".join([own.rstrip(), "", begin + (arguments.rstrip() + "\n" + shared).lstrip("\n")])
+        begin = "\n\nArgs:\n"
+        own, _, arguments = inspect.cleandoc(cls.__doc__ or "").partition(
+            begin
+        )  # Python 3.13 takes the indentation away
+        shared = inspect.cleandoc(AbstractRole.__doc__ or "").partition(begin)[2].partition("\n\nAttributes:")[0]
+        cls.__doc__ = own.rstrip() + begin + "\n".join(text.rstrip() for text in (arguments, shared) if text)
 
     def __post_init__(self) -> None:
         for name in ("fan_in", "fan_out", "batch"):

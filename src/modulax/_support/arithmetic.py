@@ -12,6 +12,11 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Inexact, Int, Real
 
 from .placement import typed_like
 
+try:
+    enable_x64 = jax.enable_x64
+except AttributeError:  # JAX 0.7
+    from jax.experimental import enable_x64 as enable_x64
+
 
 def default_float() -> np.dtype:
     """Return JAX's default float dtype: float32, or float64 under `jax_enable_x64`."""

@@ -33,6 +33,15 @@ def register_with_nnx(cls: type) -> None:
         register(cls)
 
 
+def check_nnx(nnx: Any) -> None:
+    """Raise an error if NNX is too old: modulax supports older versions of JAX than NNX needs for it."""
+    if not hasattr(nnx, "as_pure"):
+        raise ImportError(
+            "modulax needs flax 0.12.8 or newer for NNX models, and with it JAX 0.10 or newer: "
+            'write `pip install --upgrade "modulax[nnx]"`.'
+        )
+
+
 def _register(serialization: ModuleType | None, *classes: type) -> None:
     # Another thread may be importing Flax; the classes made until then are registered at the end of it.
     register = getattr(serialization, "register_serialization_state", None)

@@ -1,5 +1,6 @@
 """Results with the sharding of the arrays that they belong to, or that they replace."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -38,6 +39,17 @@ def cuts_tiles(length: int, parts: int) -> bool:
     36 GiB for parameters and gradients, not 20.
     """
     return length % _LANES == 0 and length // parts % _LANES != 0
+
+
+def mesh_of_types(tree: PyTree) -> contextlib.AbstractContextManager[Any]:
+    """The context of the mesh whose explicit axes the types of the arrays name, unless there is one already.
+
+    Since JAX 0.11, zeros of the shape of such an array have its type only in the context of its mesh.
+    """
+    meshes = (jax.typeof(x).sharding.mesh for x in jtu.tree_leaves(tree))
+    mesh = next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
+    is_given = mesh is None or not jax.sharding.get_abstract_mesh().empty
+    return contextlib.nullcontext() if is_given else jax.sharding.use_abstract_mesh(mesh)
 
 
 def on_devices_of(tree: PyTree, like: PyTree) -> PyTree:

@@ -49,7 +49,9 @@ def _batched(operands, axes, *, message):
     return _checked.bind(x, ok if axes[1] is None else jnp.all(ok), message=message), axes[0]
 
 
-def _under_checkify(error, enabled_errors, x, ok, *, message):
+def _under_checkify(*args, message):
+    *_, error, enabled_errors, x, ok = args  # JAX 0.12 gives a context first
+
     def check() -> None:
         checkify.check_error(error)
         checkify.check(ok, message)

@@ -86,8 +86,10 @@ def wrong_function_call(function: Callable[..., Any], args: tuple[Any, ...], kwa
         kwargs: the arguments by name.
     """
     signature = inspect.signature(function)
+    # Python 3.13.0 takes the names of positional-only parameters as those of `**kwargs`, and misses no argument then.
+    left_out = {"allow_empty", *(p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_ONLY)}
     try:
-        signature.bind(*args, **{key: x for key, x in kwargs.items() if key != "allow_empty"})
+        signature.bind(*args, **{key: x for key, x in kwargs.items() if key not in left_out})
     except TypeError as error:
         names = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
         if names[0] == "self" and function.__name__ != "__init__":

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .. import tree
+from .._support.arithmetic import enable_x64
 from .._transforms import zoom
 from .._transforms.lbfgs import two_loops
 from .._transforms.matrices import Matrix, matrices_as, matrices_of
@@ -97,7 +98,7 @@ def _matrix(name: str, x: Any, numbers: Any) -> Matrix:
 
 def x64_precision(enable_x64_precision: bool = True) -> Any:
     """A context in which double precision is enabled, or disabled."""
-    return jax.enable_x64(enable_x64_precision)
+    return enable_x64(enable_x64_precision)
 
 
 def set_diags(a: Any, new_diags: Any) -> jax.Array:

@@ -278,21 +278,32 @@ def expect_finite(tree: PyTree, what: str, is_wrong: Callable[[Any], Any] = lamb
         expect(not np.any(is_wrong(np.asarray(x, np.complex128))), f"{what}: at `{path}` there is {x}.")
 
 
+_counting: list[list[str]] = []  # the lists that grow
+
+
+def _listen(event: str, duration_secs: float, **metadata: str | int) -> None:
+    del duration_secs
+    if event == "/jax/core/compile/jaxpr_trace_duration":
+        for traces in _counting:
+            traces.append(str(metadata.get("fun_name", "a function")))
+
+
+@functools.cache
+def _start_listening() -> None:
+    """Once: JAX 0.7 has no function to end it."""
+    jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
 @contextlib.contextmanager
 def counting_traces() -> Iterator[list[str]]:
     """Yield a list that grows whenever JAX traces a function."""
+    _start_listening()
     traces: list[str] = []
-
-    def listen(event: str, duration_secs: float, **metadata: str | int) -> None:
-        del duration_secs
-        if event == "/jax/core/compile/jaxpr_trace_duration":
-            traces.append(str(metadata.get("fun_name", "a function")))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
+    _counting.append(traces)
     try:
         yield traces
     finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
+        _counting[:] = [other for other in _counting if other is not traces]
 
 
 @contextlib.contextmanager

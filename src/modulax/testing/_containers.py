@@ -14,6 +14,7 @@ from .._containers.multi_steps import MultiSteps
 from .._containers.partition import Partition
 from .._containers.scheduled import Scheduled
 from .._protocol.hyperparameters import AbstractHyperparameters
+from .._support.arithmetic import enable_x64
 from .._transforms.basic import SetToZero
 from .._transforms.scaling import Scale
 from ._case import (
@@ -32,7 +33,7 @@ from ._case import (
 
 def law_a_chain_is_its_parts_one_by_one(case: Case) -> None:
     """In a chain, where consecutive leafwise rules are fused, a transform does the same as on its own."""
-    with jax.enable_x64(True):  # so that a difference is one of meaning, not of rounding
+    with enable_x64(True):  # so that a difference is one of meaning, not of rounding
         params, *grads = in_float64((case.params, case.updates(0), case.updates(1)))
         # A transform of per-example gradients must come first in a chain.
         parts = [*([] if case.examples else [Scale(3.0)]), case.transform, Scale(0.25)]

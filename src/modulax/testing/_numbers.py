@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._support.arithmetic import enable_x64
 from ..tree._paths import leaves_with_paths
 from ._case import (
     Case,
@@ -41,7 +42,7 @@ def _steps(case: Case, transform: Any, grads: Any, params: Any) -> Any:
 @needs(has_numbers)
 def law_a_batch_of_transforms_is_a_loop(case: Case) -> None:
     """`vmap` over transforms with different hyperparameters gives what a loop over them gives."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         batch = [
             map_numbers(lambda x, w=w: np.asarray(other_value(x, w), np.float32), case.transform)
             for w in (1.0, 0.8, 0.5)
@@ -60,7 +61,7 @@ def law_gradients_are_finite_and_right(case: Case) -> None:
     Where an update is exactly zero the moments are zero, and a plain square root has no derivative there: a single NaN
     spoils every hypergradient. Use `modulax.numerics.safe_sqrt`, which is differentiable at zero.
     """
-    with jax.enable_x64(True):
+    with enable_x64(True):
         vector = np.asarray([float(x) for x in case.numbers().values()], float)
         params, weights = in_float64((case.params, case.returned(case.updates(2))))
         grads, direction = jtu.tree_map(np.asarray, in_float64((case.updates(), case.updates(1))))
@@ -174,7 +175,7 @@ def law_hyperparameters_change_no_dtype(case: Case) -> None:
     for params_dtype, dtypes in pairs.items():
         params = avals(case.params, params_dtype)
         for dtype in dtypes:
-            with jax.enable_x64(dtype == jnp.float64):
+            with enable_x64(dtype == jnp.float64):
                 expected = jax.eval_shape(run, case.transform, params)
                 given = map_numbers(lambda x, d=dtype: jnp.asarray(np.asarray(x).astype(d)), case.transform)
                 found = jax.eval_shape(run, given, params)

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._protocol.apply_updates import apply_updates
+from .._support.arithmetic import enable_x64
 from ..tree._math import trainable
 from ..tree._paths import leaf_paths, leaves_with_paths, named_leaves
 from ..tree._state import owners, owning_paths
@@ -44,7 +45,7 @@ def law_structure_shapes_and_dtypes_are_kept(case: Case) -> None:
     """
     # Float16 is under `law_strict_promotion_is_obeyed`.
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float64, jnp.float8_e4m3fn):
-        with jax.enable_x64(dtype == jnp.float64):
+        with enable_x64(dtype == jnp.float64):
             params, name = avals(case.params, dtype), np.dtype(dtype).name
             state, updates, new_state = _one_step(case, params, params)
             expect_same_avals(updates, case.kept(updates, params), f"updates in {name}")
