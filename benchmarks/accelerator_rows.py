@@ -59,7 +59,7 @@ VALUE = {"value": jnp.float32(1)}
 ADAM = mx.AdamW(1e-3)
 REDUCED = "XLA for GPU stores the corrected gradient, because three sums of squares read it: no square may overflow"
 STORED = "XLA for GPU stores a direction that two kernels read"
-BF16 = {"dtype": jnp.bfloat16}
+BF16: dict[str, Any] = {"dtype": jnp.bfloat16}
 SCALES_FIRST: dict[str, Any] = {
     "bounds": {"v5e": 1.4, "H100": 1.4},
     "temp": {"v5e": 1.1, "H100": 0.2},

@@ -59,7 +59,7 @@ class Markdown(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        document = new_document(self.get_source_info()[0], self.state.document.settings)
+        document = new_document(self.get_source_info()[0] or "", self.state.document.settings)
         MystParser().parse("\n".join(self.content), document)
         for block in document.findall(nodes.literal_block):
             if block["language"] == "none":  # an indented block

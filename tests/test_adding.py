@@ -1,10 +1,7 @@
 """What a new public class needs besides its code. Each test names the file to edit."""
 
 import ast
-import re
 from pathlib import Path
-
-import pytest
 
 import modulax
 from modulax import schedules

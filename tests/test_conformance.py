@@ -53,7 +53,7 @@ def test_moments_stored_in_bfloat16_are_updated_in_float32():
         p = jnp.ones(50)
         return jax.lax.scan(body, (p, transform.init(p)), grads)[0][0]
 
-    low = {"mu_dtype": jnp.bfloat16}
+    low: dict[str, Any] = {"mu_dtype": jnp.bfloat16}
     ours, wide = mx.AdamW(1e-2, **low), mx.AdamW(1e-2)
     theirs = optax.adamw(1e-2, **low)
     kinds = [

@@ -211,7 +211,7 @@ def test_integers_are_refused_where_floats_are_needed(case: Case):
     takes_complex = "complex" in (inspect.getdoc(case.function) or "")
     for name in case.floats:
         for kind in (jnp.int32,) if takes_complex else (jnp.int32, jnp.complex64):
-            with refused(f"`{case.function.__name__}({name}=...)` must hold floats, got ", kind.__name__):
+            with refused(f"`{case.function.__name__}({name}=...)` must hold floats, got ", str(jnp.dtype(kind))):
                 case.function(**{**arguments, name: np.ones(arguments[name].shape, kind)})
 
 

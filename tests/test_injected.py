@@ -416,5 +416,6 @@ def test_the_dtype_of_the_numbers_is_not_that_of_the_arithmetic():
         second_update(mx.Injected(mx.Adam(1.0, b1=0.5), hyperparam_dtype=jnp.float32)), expected, rtol=1e-12
     )
     with settings.jax_defaults():
-        theirs = second_update(optax.inject_hyperparams(optax.adam, hyperparam_dtype=jnp.float32)(1.0, b1=0.5))
+        float32: Any = jnp.float32
+        theirs = second_update(optax.inject_hyperparams(optax.adam, hyperparam_dtype=float32)(1.0, b1=0.5))
     assert np.max(np.abs(theirs / expected - 1)) > 1e-7

@@ -429,7 +429,7 @@ def test_draws_are_divided_over_explicit_axes():
     x = jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=NamedSharding(mesh, P("d")))
     for bits in (8, 4):
         with jax.set_mesh(mesh):
-            jaxpr = jax.make_jaxpr(lambda x, bits=bits: draws_of(jnp.zeros(2, jnp.uint32), x, bits))(x)
+            jaxpr: Any = jax.make_jaxpr(lambda x, bits=bits: draws_of(jnp.zeros(2, jnp.uint32), x, bits))(x)
         assert all(v.aval.sharding.spec[:1] == ("d",) for e in jaxpr.eqns for v in e.outvars if v.aval.ndim > 1)
         assert any(e.primitive.name == "iota" for e in jaxpr.eqns)
 

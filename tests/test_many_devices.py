@@ -237,7 +237,7 @@ def test_everything_that_a_step_returns_is_placed(optimizer: mx.AbstractTransfor
     Nothing is placed in the branches: XLA gathered the parameters for a `cond` in another one.
     """
     params = {"w": jnp.ones((8, 8)), "b": jnp.ones(8)}
-    jaxpr = jax.make_jaxpr(optimizer.step)(params, jax.eval_shape(optimizer.init, params), params).jaxpr
+    jaxpr: Any = jax.make_jaxpr(optimizer.step)(params, jax.eval_shape(optimizer.init, params), params).jaxpr
     placing = [e for e in jaxpr.eqns if e.primitive.name == "modulax_shard_like"]
     placed = {x for e in placing for x in e.outvars}
     assert {x for x in jaxpr.outvars if x.aval.ndim} - placed <= {*jaxpr.invars}

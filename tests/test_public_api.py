@@ -54,25 +54,6 @@ mx.linen"""
     assert run.stderr.endswith("AttributeError: `modulax.linen` needs flax: `pip install modulax[nnx]`.\n")
 
 
-def test_a_flax_that_is_too_old():
-    """Then Equinox and Linen train, and an NNX model is answered with what to install."""
-    program = """
-from flax import nnx
-import modulax as mx
-vars(nnx).pop("as_pure", None)
-for use in (lambda: mx.roles(nnx.Linear(1, 1, rngs=nnx.Rngs(0))), lambda: mx.nnx):
-    try:
-        use()
-    except ImportError as error:
-        print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
-    first, second = run.stdout.splitlines()
-    assert first == second
-    assert "needs flax 0.12.8 or newer" in first
-    assert 'pip install --upgrade "modulax[nnx]"' in first
-
-
 def test_show_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def shown() -> dict[str, str]:
         modulax.show_versions()

@@ -474,7 +474,7 @@ def test_metadata_of_a_field_that_holds_layers():
 
 @pytest.mark.parametrize("role", [mx.Matrix, mx.Hidden, mx.Attention, mx.Embedding, mx.Bias, mx.Other])
 def test_the_arguments_of_every_role_are_documented(role: Any):
-    own, _, arguments = inspect.getdoc(role).partition("\n\nArgs:\n")
+    own, _, arguments = (inspect.getdoc(role) or "").partition("\n\nArgs:\n")
     assert own
     assert "Args:" not in arguments
     for field in dataclasses.fields(role):

@@ -72,7 +72,7 @@ def test_one_seed_adds_no_axis_to_the_program():
     for seeds, inside in ((1, (2, 3, 5)), (2, (2, 2, 3, 5))):
         structure = Experiment(members, train, seeds=seeds, key=None, devices=1, segments=1).structures[0]
         mapped, numbers = structure.segment._mapped(2), [jnp.ones(2) for _ in structure.numbers]
-        equations = jax.make_jaxpr(mapped)(structure.segment.consts, *numbers, structure.keys).eqns
+        equations: Any = jax.make_jaxpr(mapped)(structure.segment.consts, *numbers, structure.keys).eqns
         (shape,) = [e.outvars[0].aval.shape for e in equations if e.primitive.name == "sin"]
         assert shape == inside
 

@@ -58,9 +58,8 @@ class AbstractRole(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         begin = "\n\nArgs:\n"
-        own, _, arguments = inspect.cleandoc(cls.__doc__ or "").partition(
-            begin
-        )  # Python 3.13 takes the indentation away
+        # Without the indentation, which Python 3.13 takes away itself.
+        own, _, arguments = inspect.cleandoc(cls.__doc__ or "").partition(begin)
         shared = inspect.cleandoc(AbstractRole.__doc__ or "").partition(begin)[2].partition("\n\nAttributes:")[0]
         cls.__doc__ = own.rstrip() + begin + "\n".join(text.rstrip() for text in (arguments, shared) if text)
 

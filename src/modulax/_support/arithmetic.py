@@ -15,7 +15,7 @@ from .placement import typed_like
 try:
     enable_x64 = jax.enable_x64
 except AttributeError:  # JAX 0.7
-    from jax.experimental import enable_x64 as enable_x64
+    from jax.experimental import enable_x64 as enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def default_float() -> np.dtype:

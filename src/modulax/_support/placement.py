@@ -48,8 +48,9 @@ def mesh_of_types(tree: PyTree) -> contextlib.AbstractContextManager[Any]:
     """
     meshes = (jax.typeof(x).sharding.mesh for x in jtu.tree_leaves(tree))
     mesh = next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
-    is_given = mesh is None or not jax.sharding.get_abstract_mesh().empty
-    return contextlib.nullcontext() if is_given else jax.sharding.use_abstract_mesh(mesh)
+    if mesh is None or not jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(mesh)
 
 
 def on_devices_of(tree: PyTree, like: PyTree) -> PyTree:

@@ -80,7 +80,8 @@ def _is_explicit(x: Any) -> bool:
 
 
 def _axes_of(x: Any) -> frozenset[str]:
-    return jax.typeof(x).manual_axis_type.varying
+    kind: Any = jax.typeof(x)
+    return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma  # in JAX 0.7 to 0.9
 
 
 def _axes(tree: PyTree) -> list[frozenset[str]]:

@@ -32,7 +32,7 @@ from .._protocol.container import check_optimizer
 from .._protocol.transform import AbstractTransform
 from .._roles.find import model_of, table_of
 from .._roles.labels import with_roles
-from .._support.flax_nodes import register_class
+from .._support.flax_nodes import check_nnx, register_class
 from .._support.methods import explained, result_is_indexed
 from .._support.printing import format_leaf, html_of_arrays, size_text
 from .._support.variables import is_variable
@@ -190,6 +190,7 @@ class Optimizer(nnx.Pytree):
         zero: str | tuple[str, ...] | None = None,
         allow_empty: bool = False,
     ) -> None:
+        check_nnx(nnx)
         check_optimizer("modulax.nnx.Optimizer(model, optimizer)", optimizer, model)
         if injected_paths(optimizer):
             # Its numbers in the state would overrule the variables, and `state` is a tree made for the reader.
@@ -422,6 +423,7 @@ def labels(model: Any, groups: Mapping[Any, Any], wrt: Any = nnx.Param) -> PyTre
     Raises:
         ValueError: if a variable matches no filter, or a filter matches no variable.
     """
+    check_nnx(nnx)
     predicates = [(nnx.filterlib.to_predicate(filter_), label) for filter_, label in groups.items()]
     unused = set(range(len(predicates)))
     out = {}

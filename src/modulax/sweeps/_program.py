@@ -16,7 +16,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import (
+    ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage]
+    Jaxpr,
+    Literal,
+)
 
 from .._support.keys import is_typed_key
 

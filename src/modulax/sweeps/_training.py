@@ -21,7 +21,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import (
+    ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage]
+    jaxpr_as_fun,
+)
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree, UInt32
 
@@ -102,7 +105,7 @@ def trace(name: str, function: Callable[..., PyTree], *arguments: PyTree, again:
         *arguments: its arguments.
         again: whether to trace it a second time, and raise an error if the programs differ.
     """
-    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+    if jax.config.jax_disable_jit:
         raise RuntimeError(
             f"A sweep is a compiled program, which `jax.disable_jit` forbids. To debug `{name}`, call it for one "
             f"optimizer: `train(sweep[0], key)`."
@@ -327,9 +330,10 @@ class LaneProgram:
     def shapes(self, width: int) -> list[jax.ShapeDtypeStruct]:
         """The shapes and placement of the arguments for so many members."""
         sizes = width, self.seeds
+        types: Any = self.traced.closed.in_avals
         return [
             jax.ShapeDtypeStruct((*itertools.compress(sizes, axis), *x.shape), x.dtype, sharding=sharding)
-            for axis, x, sharding in zip(self.axes, self.traced.closed.in_avals, self.shardings, strict=True)
+            for axis, x, sharding in zip(self.axes, types, self.shardings, strict=True)
         ]
 
     def compiled(self, width: int) -> Any:

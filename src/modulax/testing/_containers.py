@@ -3,7 +3,6 @@
 import warnings
 from typing import Any
 
-import jax
 import jax.tree_util as jtu
 import numpy as np
 
