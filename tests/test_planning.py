@@ -213,23 +213,23 @@ def test_what_libtpu_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     calls = []
 
     def describe(name: str, platform: str, **options: Any) -> Any:
-        calls.append((name, platform, options, os.environ["LIBTPU_INIT_ARGS"], os.environ["TPU_ACCELERATOR_TYPE"]))
+        calls.append((name, platform, options, os.environ["TPU_ACCELERATOR_TYPE"], "TPU_SKIP_MDS_QUERY" in os.environ))
         return SimpleNamespace(devices=jax.devices()[:4])
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setattr("glob.glob", lambda pattern: [])
     monkeypatch.setattr(topologies, "get_topology_desc", describe)
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--mine")
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v6e-4")
+    monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)  # JAX sets it where there is no TPU
     before = dict(os.environ)
     planning.topology("v4:2x2x1")
     options = {"chips_per_host_bounds": (2, 2, 1), "chip_config_name": "megacore"}
-    assert calls == [("v4:2x2x1", "tpu", options, "--mine --xla_tpu_no_crash_on_oom", "v6e-4")]
+    assert calls == [("v4:2x2x1", "tpu", options, "v6e-4", True)]
     assert os.environ == before
     # On a TPU, the runtime computes with what it finds there.
     monkeypatch.setattr("glob.glob", lambda pattern: ["/dev/accel0"])
     planning.topology("v4:2x2x1")
-    assert calls[1][3] == "--mine"
+    assert calls[1][3:] == ("v6e-4", False)
 
 
 def test_figures_of_chips():

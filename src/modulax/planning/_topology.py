@@ -21,14 +21,12 @@ from .._support.methods import explained
 from ._chips import CHIPS, Chip
 
 SLICE = "slice"  # the axis that is over slices, which are connected by the network of the data center
-# What the runtime asks the metadata server of a TPU host for, and what its flags do: two processes may load the
-# library, and a program that is larger than the memory is compiled, so that its size can be reported.
+# What the runtime asks the metadata server of a TPU host for; and two processes may load the library.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "LIBTPU_INIT_ARGS": "--xla_tpu_no_crash_on_oom",
 }
 _GPUS_PER_HOST = 8
 
@@ -88,7 +86,16 @@ def compiled_for(mesh: Mesh, function: Callable[..., Any], *arguments: Any, dona
     # Without a GPU, nothing can be timed to choose the fastest kernel.
     options: dict[str, str | bool] | None = {"xla_gpu_autotune_level": "0"} if platform == "cuda" else None
     traced = jax.jit(function, donate_argnums=tuple(range(donate))).trace(*jtu.tree_map(placed, arguments))
-    return traced.lower(lowering_platforms=(platform,)).compile(compiler_options=options)
+    lowered = traced.lower(lowering_platforms=(platform,))
+    try:
+        return lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        if platform != "tpu" or "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        try:  # libtpu of JAX 0.10 compiles what is larger than the memory, so that more than its size is known
+            return lowered.compile(compiler_options={"xla_tpu_no_crash_on_oom": True})
+        except jax.errors.JaxRuntimeError:
+            raise error from None
 
 
 def _parsed(name: str) -> tuple[str, Chip | None, tuple[int, ...]]:
@@ -172,19 +179,13 @@ def _environment() -> Iterator[None]:
     On a TPU, the runtime is the one that the process computes with, and finds out these things by itself.
     """
     is_on_tpu = glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")
-    before = dict(os.environ)
-    new = {} if is_on_tpu else {name: value for name, value in _NO_TPU.items() if name not in before}
-    if "LIBTPU_INIT_ARGS" in before and not is_on_tpu:
-        new["LIBTPU_INIT_ARGS"] = f"{before['LIBTPU_INIT_ARGS']} {_NO_TPU['LIBTPU_INIT_ARGS']}"
+    new = {} if is_on_tpu else {name: value for name, value in _NO_TPU.items() if name not in os.environ}
     os.environ.update(new)
     try:
         yield
     finally:
         for name in new:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+            del os.environ[name]
 
 
 # What the GPUs have in common in XLA's description of a device.
