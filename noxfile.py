@@ -302,8 +302,7 @@ def build_docs(session: nox.Session, *options: str) -> None:
     # Sphinx doesn't write the page of a module again if only the frame around it has changed.
     shutil.rmtree(ROOT / "docs/_build/html/_modules", ignore_errors=True)
     # -a: the search finds a page by its index entries only if the page was written in the same build.
-    # Four processes read the pages: each waits for a kernel, and the last chunk of pages is short.
-    sphinx = ["sphinx-build", "-a", "-W", "--keep-going", "-j", "4", "-b", "html", *options]
+    sphinx = ["sphinx-build", "-a", "-W", "--keep-going", "-j", "auto", "-b", "html", *options]
     session.run(*sphinx, "docs", "docs/_build/html", env=environment)
 
 
