@@ -197,8 +197,8 @@ CONTAINERS: tuple[Row, ...] = (
         mx.LowBit(ADAM, bits=4),
         bounds={"v5e": 1.7, "H100": 1.6},
         temp={"v5e": 3.1, "H100": 1.2},
-        why="as in 8 bits, and the codes are packed and unpacked in kernels of their own, of which the libtpu of JAX 0.12 "
-        "keeps three temporary arrays",
+        why="as in 8 bits, and the codes are packed and unpacked in kernels of their own, of which the libtpu of JAX "
+        "0.12 keeps three temporary arrays",
     ),
     Row("`LowBit(Lion)`, 8 bits", mx.LowBit(mx.Lion(1e-3)), **SCALES_FIRST),
 )
