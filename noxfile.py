@@ -107,6 +107,7 @@ THOROUGH = (
 # versions of Python and of other libraries; numerical results don't. 3.11 is the old row: JAX left it at version 0.10.
 MAIN_PYTHON = "3.13"
 OTHER_PYTHONS = ["3.11", "3.12", "3.14"]
+OLD_PYTHON = OTHER_PYTHONS[0]
 COMPATIBILITY = (
     "test_architecture.py",
     "test_checkpoint.py",
@@ -171,8 +172,8 @@ def quick_environment(session: nox.Session) -> dict[str, str | None]:
     asked = ENVIRONMENT | {"XLA_FLAGS": " ".join(QUICK_FLAGS)}
     probe = ["python", "-c", "import jax; jax.devices()"]
     output = session.run(*probe, env=asked, silent=True, success_codes=range(-128, 256), log=False)
-    unknown = re.findall(r"Unknown flags? in XLA_FLAGS: (.*)", str(output))
-    return ENVIRONMENT | {"XLA_FLAGS": " ".join(flag for flag in QUICK_FLAGS if flag not in " ".join(unknown).split())}
+    unknown = " ".join(re.findall(r"Unknown flags? in XLA_FLAGS: (.*)", str(output))).split()
+    return ENVIRONMENT | {"XLA_FLAGS": " ".join(flag for flag in QUICK_FLAGS if flag not in unknown)}
 
 
 @nox.session
@@ -259,14 +260,14 @@ def compatibility(session: nox.Session) -> None:
     interpreter that it doesn't find as skipped; with `--error-on-missing-interpreters`, which is the default under
     CI=true, as failed. With pyenv, `PYENV_VERSION=3.11:3.12:3.14 nox -s compatibility` finds several.
     """
-    is_old = session.python == OTHER_PYTHONS[0]
+    is_old = session.python == OLD_PYTHON
     install(session, "libraries" if is_old else "tests", "-e", f".{EVERY_EXTRA}", newest=UNPINNED or not is_old)
     session.run("python", "-c", VERSIONS)
     tests = session.posargs or [f"tests/{name}" for name in (*COMPATIBILITY, *(OLD_LIBRARIES if is_old else ()))]
     session.run(*PYTEST, *tests, env=quick_environment(session))
 
 
-@nox.session(python=OTHER_PYTHONS[0], venv_backend="uv")
+@nox.session(python=OLD_PYTHON, venv_backend="uv")
 def floors(session: nox.Session) -> None:
     """Part of the tests on the lowest versions that pyproject.toml names (uv resolves them)."""
     requirements = nox.project.dependency_groups(PYPROJECT, "floors")
@@ -398,7 +399,7 @@ def accelerators(session: nox.Session) -> None:
     session.run("python", "benchmarks/accelerators.py", *session.posargs, env=environment)
 
 
-@nox.session(python=[OTHER_PYTHONS[0], MAIN_PYTHON], venv_backend="uv")
+@nox.session(python=[OLD_PYTHON, MAIN_PYTHON], venv_backend="uv")
 def build(session: nox.Session) -> None:
     """Build wheel and sdist in dist/, and run the README from each, in empty environments with new and old versions."""
     session.install("--quiet", "build>=1.2")
@@ -414,7 +415,7 @@ def build(session: nox.Session) -> None:
     core, extra = PYPROJECT["project"]["dependencies"], PYPROJECT["project"]["optional-dependencies"]
     lowest = ("--resolution", "lowest-direct", *core)
     rows = [(wheel, "", ()), (sdist, "[nnx,orbax]", ()), (wheel, "[nnx,orbax]", ())]
-    if session.python == OTHER_PYTHONS[0]:  # NumPy 2.0 has no wheels for newer ones
+    if session.python == OLD_PYTHON:  # NumPy 2.0 has no wheels for newer ones
         rows += [(wheel, "", lowest), (wheel, "[nnx,orbax]", (*lowest, *extra["nnx"], *extra["orbax"]))]
     for package, extras, options in rows:
         session.run("uv", "venv", "--quiet", "--clear", "--python", str(Path(session.bin) / "python"), str(bare))

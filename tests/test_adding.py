@@ -6,14 +6,13 @@ from pathlib import Path
 import modulax
 from modulax import schedules
 
-from . import exports, generated
+from . import exports
 from .generated import concrete
 
 ROOT = Path(__file__).parents[1]
 OPTIMIZERS = [modulax.get(name).__name__ for name in modulax.available()]
 # Where numbers are compared with a source outside modulax: transcribed equations, or released code.
 SOURCES = ("test_equations*.py", "test_factored.py", "test_lbfgs.py", "test_released_*.py", "test_schedule*.py")
-MODULES = [module for module in generated.MODULES if module is not modulax.states]
 MADE_BY_METHODS = {"Clipped", "Stretched"}  # by `clip` and `over`
 
 

@@ -11,8 +11,6 @@ import pytest
 
 import modulax as mx
 
-from .settings import jax_defaults
-
 FAMILIES = {
     "moments": mx.AdamW(1e-2, weight_decay=0.1, mask=mx.decays),
     "factored": mx.Adafactor(1e-2, min_dim_size_to_factor=2),
@@ -41,17 +39,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+# Not by `jax_defaults`, whose values are those of a thread, and hide what is set for the process.
+DEFAULTS = {"jax_numpy_rank_promotion": "allow", "jax_numpy_dtype_promotion": "standard"}
+
+
 @contextlib.contextmanager
 def set_to(settings: dict[str, Any]) -> Iterator[None]:
+    settings = DEFAULTS | settings
     before = {name: getattr(jax.config, name) for name in settings}
-    with jax_defaults():
+    try:
         for name, value in settings.items():
             jax.config.update(name, value)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                jax.config.update(name, value)
+            assert getattr(jax.config, name) == value
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
