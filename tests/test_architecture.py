@@ -346,7 +346,12 @@ class Class:
     def undefined(self) -> set[str]:
         """The abstract members, its own and inherited, that it leaves to its subclasses."""
         inherited = {name for base in self.bases for name in base.undefined}
-        return (inherited - self._defines()) | self._declares()
+        return (inherited - self.defined) | self._declares()
+
+    @cached_property
+    def defined(self) -> set[str]:
+        """The members that it or a base defines."""
+        return {name for base in self.bases for name in base.defined} - self._declares() | self._defines()
 
     def _defines(self) -> set[str]:
         return {name for statement in self.node.body if not _is_abstract(statement) for name in _bound_names(statement)}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
-from modulax._transforms.outer_products import inverse_root
+from modulax.linalg import inverse_root
 
 from .oracles.problem import TWO_LAYERS
 from .released import Case, assert_near, distances_of

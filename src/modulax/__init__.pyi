@@ -343,6 +343,7 @@ from ._support.module import (
 )
 from ._transforms.clipping import unitwise_clip as unitwise_clip, unitwise_norm as unitwise_norm
 from ._transforms.galore import GaLoreDimensionNumbers as GaLoreDimensionNumbers
+from ._transforms.matrixwise import AbstractMatrixwise as AbstractMatrixwise
 from ._transforms.monitoring import AbstractMeasure as AbstractMeasure
 from ._transforms.muon import MuonDimensionNumbers as MuonDimensionNumbers
 from ._transforms.privacy import (

@@ -173,6 +173,7 @@ def like_params(
     copied: bool = False,
     nonnegative: bool = False,
     preconditioner: bool = False,
+    per_matrix: bool = False,
     moment: float | Callable[[Any], Any] | None = None,
     form: Callable[[Any], Any] | None = None,
     scale: Callable[[Any, Any], Any] | None = None,
@@ -191,6 +192,8 @@ def like_params(
             the entries positive.
         preconditioner: whether it is a root or a basis that is recomputed every few steps, from other fields. Only
             `LowBit(preconditioners=True)` stores it in fewer bits.
+        per_matrix: whether it belongs to the matrices of an array, as a factor of a preconditioner does, and not to the
+            entries: the axes that count matrices come first. `AbstractMatrixwise` asks for it.
         moment: for a decaying sum of the updates that the rule receives, the factor that turns the sum into their
             average, or a function of the rule that returns this factor: 1 for the first moment of Adam,
             `lambda rule: 1 - rule.decay` for the momentum of SGD. `checkpoint.carry` takes it over between classes.
@@ -200,7 +203,8 @@ def like_params(
             all forms, as a mean of gradients times their number is their sum.
     """
     holds: dict[str, Any] = {"exact": exact or copied, "copied": copied, "nonnegative": nonnegative, "moment": moment}
-    return _field(dataclasses.MISSING, holds="params", preconditioner=preconditioner, form=form, scale=scale, **holds)
+    holds |= {"preconditioner": preconditioner, "per_matrix": per_matrix, "form": form, "scale": scale}
+    return _field(dataclasses.MISSING, holds="params", **holds)
 
 
 def shared(

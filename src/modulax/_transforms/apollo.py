@@ -33,8 +33,7 @@ from ..tree._leafmap import map_with
 from .galore import GaLoreDimensionNumbers
 from .low_rank import Side, directions, wide
 from .matrices import matrices_as
-from .matrix_rule import AbstractMatrixRule
-from .outer_products import by_field, by_leaf
+from .matrix_rule import AbstractMatrixRule, by_field, by_leaf
 
 METHODS = ("random", "svd", "range")
 SCALES = ("channel", "tensor")

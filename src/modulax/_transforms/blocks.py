@@ -1,31 +1,31 @@
-"""Blocks of matrices, and what Shampoo and SOAP compute of them and of their factors: square matrices for each side.
+"""Arrays as blocks of matrices, and functions of blocks mapped over the leaves of a tree and the devices of a mesh.
 
-`on_blocks` is that for all leaves. On one device, each leaf is computed by itself. Over a mesh, each device computes
-whole blocks: an all-to-all brings them, with their factors, and another one brings the results back (`over_devices`).
-Before and after that, the devices divide the rows of factors, and of blocks the rows or the columns.
+`map_blocks` applies a function to the blocks of all leaves. On one device, each leaf is computed by itself. Over a
+mesh, each device computes whole blocks: an all-to-all brings them, with what belongs to them, and another one brings
+the results back (`over_devices`). Before and after that, the devices divide the rows of factors, and of blocks the rows
+or the columns.
 """
 
 import collections
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from .._support.arithmetic import in_dtype, scalar_like
 from .._support.placement import cuts_tiles, shard_like
-from ..tree._leafmap import map_leaves, map_with
+from ..tree._leafmap import map_with
 from .matrices import Matrix
-from .outer_products import SIDES, Side, applied, averaged, in_batches, outer_product
 from .spread import divided_along, number_of_devices, over_devices
+from .stages import Stage, Staged, stages_of
 
-T = TypeVar("T", bound=Any)  # a NamedTuple: what the state has of one leaf
-R = TypeVar("R")
-Function = Callable[..., tuple[Array, ...]]  # of something static, blocks and factors
+Row = tuple[PyTree, PyTree]  # of arrays in the shape of a leaf, or its blocks, and of arrays that belong to the blocks
+Function = Callable[[Any, PyTree, PyTree], Row]
 
 _ROUNDS = 4  # blocks for each device, with which a rest that only some devices have is small
 
@@ -36,17 +36,23 @@ class Layout(NamedTuple):
     Args:
         matrix: how it is matrices; None for one column.
         size: the longest side of a block; None for whole matrices, without axes that count blocks.
+        is_array: whether it stays as it is, and is no matrix.
     """
 
     matrix: Matrix | None
     size: int | None = None
+    is_array: bool = False
 
     def of(self, x: Array) -> Array:
+        if self.is_array:
+            return x
         y = x.reshape(x.size, 1) if self.matrix is None else self.matrix.of(x)
         return y if self.size is None else blocks(y, self.size)
 
     def back(self, y: Array, shape: tuple[int, ...]) -> Array:
         """The array of some shape with these blocks."""
+        if self.is_array:
+            return y
         if self.size is not None:
             y = unblocked(y, self._sides(shape))
         return y.reshape(shape) if self.matrix is None else self.matrix.back(y)
@@ -62,198 +68,159 @@ class Layout(NamedTuple):
         sides = self._sides(x.shape)
         return _axis(sides, max(sides) if self.size is None else self.size, number_of_devices(x))
 
+    def filled(self, shape: tuple[int, ...], side: int) -> np.ndarray:
+        """Which rows (side 0) or columns (side 1) fill a block up, with the axes that count blocks before them."""
+        length, (number, within) = self._sides(shape)[side], self.sides(shape)[side]
+        filled = (np.arange(number * within) >= length).reshape(number, within)
+        return filled[0] if self.size is None else np.expand_dims(filled, 1 - side)
+
+    @property
+    def axes_before(self) -> int:
+        """The number of axes before those of a block."""
+        return (0 if self.matrix is None else len(self.matrix.batch)) + (0 if self.size is None else 2)
+
     def _sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
         return (math.prod(shape), 1) if self.matrix is None else self.matrix.size
 
 
-class Leaf(NamedTuple):
-    """The arguments of a function of blocks for one leaf.
+def map_blocks(
+    function: Function,
+    shared: PyTree,
+    layouts: Iterable[Layout],
+    rows: Sequence[Row],
+    *,
+    first: Callable[[PyTree, PyTree], tuple[Any, PyTree]] = lambda _, arrays: ({}, arrays),
+) -> list[tuple[Any, PyTree, PyTree]]:
+    """Apply a function to the blocks of each leaf, of which each device of a mesh computes some.
+
+    Over a mesh, the function is divided into stages (`stages_of`). For those on whole blocks, leaves with few of them
+    are joined, so that all devices have about as many. One batch follows the other, or arrays of all of them would be
+    on their way at once.
 
     Args:
-        static: what it gets first.
-        layout: how arrays are blocks.
-        arrays: arrays in the shape of the leaf.
-        factors: matrices for each block; None for a side without one.
+        function: of values that all leaves share, a tree of blocks, and a tree of what belongs to them, with any axes
+            before those of a block. It returns two such trees.
+        shared: the values that all leaves share.
+        layouts: how each leaf is blocks.
+        rows: for each leaf, the first tree, of arrays in the shape of the leaf, and the second one.
+        first: what is computed of the shared values and the arrays before these are divided. It returns one more
+            result, and arrays.
+
+    Returns:
+        for each leaf, the first result of `first`, and those of `function`.
     """
-
-    static: Hashable
-    layout: Layout
-    arrays: tuple[Array, ...]
-    factors: tuple[Array | None, ...]
-
-
-def on_blocks(function: Function, leaves: Sequence[Leaf], *, to_factors: bool = False) -> list[tuple[Array, ...]]:
-    """Apply a function to the blocks of each leaf and their factors, of which each device of a mesh computes a part.
-
-    Over a mesh, leaves with few blocks are joined, so that all devices have about as many. One batch follows the other,
-    or arrays of all of them would be on their way at once.
-
-    Args:
-        function: of something static, blocks and factors, with any axes before those of a matrix.
-        leaves: the arguments for each leaf.
-        to_factors: whether the results are factors, and not arrays in the shape of the leaf.
-    """
-    out: list[tuple[Array, ...]] = [()] * len(leaves)
-    kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
-    alone: list[int] = []
-    for i, leaf in enumerate(leaves):
-        (alone if number_of_devices(leaf.arrays[0]) == 1 else kinds[_kind(leaf)]).append(i)
-    columns = [(leaves[i].arrays, leaves[i].factors) for i in alone]
-    found = map_with(functools.partial(_alone, function, to_factors), [leaves[i][:2] for i in alone], columns)
-    for i, result in zip(alone, found, strict=True):
-        out[i] = result
-    before: list[tuple[Array, ...]] = []
-    for places in kinds.values():
-        for batch in _rounds(places, leaves):
-            before = _at_once(function, [leaves[i] for i in batch], to_factors, before)
-            for i, result in zip(batch, before, strict=True):
-                out[i] = result
-    return out
+    layouts, places = list(layouts), range(len(rows))
+    divided = [i for i in places if not layouts[i].is_array and number_of_devices(_first(rows[i])) > 1]
+    alone = sorted({*places} - {*divided})
+    found = map_with(
+        functools.partial(_alone, first, function, shared), [layouts[i] for i in alone], [rows[i] for i in alone]
+    )
+    out = dict(zip(alone, found, strict=True))
+    kinds = collections.defaultdict[_Kind, list[int]](list)
+    begun = map_with(lambda _, arrays: first(shared, arrays), [None] * len(divided), [rows[i][:1] for i in divided])
+    begun = dict(zip(divided, begun, strict=True))
+    given = {i: (arrays, rows[i][1]) for i, (_, arrays) in begun.items()}
+    for i in divided:
+        kinds[_Kind.of(layouts[i], given[i])].append(i)
+    for kind, members in kinds.items():
+        staged, before = stages_of(function, shared, *kind.of_one()), []
+        for batch in _rounds(members, kind, {i: _first(given[i]) for i in members}):
+            before = _joined(staged, kind, [layouts[i] for i in batch], [given[i] for i in batch], before)
+            out |= {i: (begun[i][0], *row) for i, row in zip(batch, before, strict=True)}
+    return [out[i] for i in places]
 
 
-def leaf_by_leaf(
-    function: Callable[..., Sequence[R]], matrices: Sequence[Matrix | None], *lists: Sequence[Any]
-) -> Sequence[R]:
-    """Call a function of the lists of what all leaves have, which returns a list with an entry for each of them.
-
-    On one device, it is called with one leaf at a time, so that leaves of one kind are traced once.
-
-    Args:
-        function: of `matrices` and the other lists.
-        matrices: how leaves are matrices.
-        lists: arrays for each leaf, and then anything else.
-    """
-    if any(number_of_devices(x) > 1 for x in lists[0]):
-        return function(matrices, *lists)
-
-    def alone(matrix: Matrix | None, *row: Any) -> R:
-        (result,) = function([matrix], *([x] for x in row))
-        return result
-
-    return map_with(alone, matrices, list(zip(*lists, strict=True)))
-
-
-def turned(
-    turn: Callable[..., Array], layouts: Sequence[Layout], rows: Sequence[tuple[Array, ...]], states: Sequence[Any]
-) -> list[tuple[Array, ...]]:
-    """Return the arrays of all leaves in the bases of their blocks, or back; those without bases as they are.
-
-    Args:
-        turn: `rotated` or `rotated_back`.
-        layouts: how arrays are blocks.
-        rows: one or more arrays for each leaf.
-        states: what has their bases, as `left_basis` and `right_basis`.
-    """
-    out, bases = list(rows), [(s.left_basis, s.right_basis) for s in states]
-    places = [i for i, pair in enumerate(bases) if any(basis is not None for basis in pair)]
-    found = on_blocks(_turned, [Leaf(turn, layouts[i], rows[i], bases[i]) for i in places])
-    for i, xs in zip(places, found, strict=True):
-        out[i] = xs
-    return out
-
-
-def _turned(turn: Any, *given: Array | None) -> tuple[Array, ...]:
-    *xs, left, right = given
-    return tuple(turn(x, left, right) for x in xs)
-
-
-def gathered(
-    decay: Any, layouts: Sequence[Layout], arrays: Sequence[Array], states: Sequence[T], roots: Any = None
-) -> list[T]:
-    """Return the states with new averages or sums of outer products, `left` and `right`, if they have any.
-
-    Args:
-        decay: the decay rate; one for sums.
-        layouts: how arrays are blocks.
-        arrays: the gradients, in the dtype in which their products are computed, or a smaller one.
-        states: the states before; averages keep their dtypes.
-        roots: for each leaf, roots of the left and right side, which are between the matrices in the products of the
-            other side, as in KL-Shampoo.
-    """
-    totals = [{side: x for side in SIDES if (x := getattr(s, side)) is not None} for s in states]
-    places = [i for i, total in enumerate(totals) if total]
-    out, leaves = list(states), []
-    for i in places:
-        sides = tuple((side, jnp.promote_types(arrays[i].dtype, x.dtype)) for side, x in totals[i].items())
-        leaves.append(Leaf(sides, layouts[i], (arrays[i],), (None, None) if roots is None else roots[i]))
-
-    def added(_: None, like: Array, olds: dict[Side, Array], products: tuple[Array, ...]) -> dict[Side, Array]:
-        b = scalar_like(decay, like)
-        return {side: averaged(b, old, x) for (side, old), x in zip(olds.items(), products, strict=True)}
-
-    found = on_blocks(_outer_products, leaves, to_factors=True)
-    columns = [(arrays[i], totals[i], products) for i, products in zip(places, found, strict=True)]
-    for i, new in zip(places, map_leaves(added, None, columns), strict=True):
-        out[i] = out[i]._replace(**new)
-    return out
-
-
-def _outer_products(
-    sides: tuple[tuple[Side, Any], ...], x: Array, left_root: Array | None, right_root: Array | None
-) -> tuple[Array, ...]:
-    between = {"left": applied(x, right_root, "right"), "right": applied(x, left_root, "left")}
-    return tuple(outer_product(in_dtype(between[side], dtype), side) for side, dtype in sides)
+def _first(tree: PyTree) -> Array:
+    return jtu.tree_leaves(tree)[0]
 
 
 def _alone(
-    function: Function,
-    to_factors: bool,
-    static: tuple[Hashable, Layout],
-    arrays: tuple[Array, ...],
-    factors: tuple[Array | None, ...],
-) -> tuple[Array, ...]:
+    first: Any, function: Function, shared: Any, layout: Layout, arrays: PyTree, others: PyTree
+) -> tuple[Any, PyTree, PyTree]:
     """The results for one leaf."""
-    first, layout = static
-    ys = function(first, *map(layout.of, arrays), *factors)
-    return ys if to_factors else tuple(layout.back(y, arrays[0].shape) for y in ys)
+    kept, given = first(shared, arrays)
+    found, others = function(shared, jtu.tree_map(layout.of, given), others)
+    return kept, jtu.tree_map(lambda y: layout.back(y, _first(arrays).shape), found), others
 
 
-def _kind(leaf: Leaf) -> Hashable:
-    """What leaves have in common that are joined in a batch."""
-    (_, r), (_, c) = leaf.layout.sides(leaf.arrays[0].shape)
-    shapes = tuple(None if x is None else (x.shape[-2:], x.dtype) for x in leaf.factors)
-    return leaf.static, leaf.layout.axis(leaf.arrays[0]), r, c, tuple(x.dtype for x in leaf.arrays), shapes
+class _Kind(NamedTuple):
+    """What leaves have in common that are joined in a batch.
+
+    Args:
+        block: the number of rows and columns.
+        axis: the axis of a block that a mesh divides.
+        structure: the structure of a row.
+        shapes: the shapes of its arrays for one block.
+        dtypes: their dtypes.
+    """
+
+    block: tuple[int, int]
+    axis: int
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, layout: Layout, row: Row) -> "_Kind":
+        arrays, others = map(jtu.tree_leaves, row)
+        (_, r), (_, c) = layout.sides(arrays[0].shape)
+        shapes = [(r, c)] * len(arrays) + [x.shape[layout.axes_before :] for x in others]
+        dtypes = [x.dtype for x in (*arrays, *others)]
+        return cls((r, c), layout.axis(arrays[0]), jtu.tree_structure(row), tuple(shapes), tuple(dtypes))
+
+    def of_one(self) -> Row:
+        """The shapes and dtypes of a row for one block."""
+        return self.structure.unflatten(map(jax.ShapeDtypeStruct, self.shapes, self.dtypes))
+
+    def divided(self, form: tuple[tuple[int, ...], bool]) -> int:
+        """The axis along which a mesh divides a batch, for a form as in `Staged.form`."""
+        shape, is_of_entries = form
+        if is_of_entries and shape == self.block:
+            return 3 + self.axis
+        return -self.axis if is_of_entries and shape == self.block[::-1] else min(len(shape), 1)
 
 
-def _rounds(places: Sequence[int], leaves: Sequence[Leaf]) -> Iterator[list[int]]:
+def _rounds(places: Sequence[int], kind: _Kind, arrays: Mapping[int, Array]) -> Iterator[list[int]]:
     """Divide the places of leaves into batches with some blocks for each device; the last may have fewer."""
     batch, count = [], 0.0
     for i in places:
-        x = leaves[i].arrays[0]
-        (_, r), (_, c) = leaves[i].layout.sides(x.shape)
-        batch, count = [*batch, i], count + x.size / max(r * c, 1)
-        if count >= _ROUNDS * number_of_devices(x):
+        batch, count = [*batch, i], count + arrays[i].size / max(math.prod(kind.block), 1)
+        if count >= _ROUNDS * number_of_devices(arrays[i]):
             yield batch
             batch, count = [], 0.0
     if batch:
         yield batch
 
 
-def _at_once(
-    function: Function, leaves: Sequence[Leaf], to_factors: bool, before: list[tuple[Array, ...]]
-) -> list[tuple[Array, ...]]:
-    """The results for leaves of one kind, as one batch, which follows other results."""
-    given = [(leaf.arrays, leaf.factors) for leaf in leaves]
-    given, _ = jax.lax.optimization_barrier((given, before))
-    static, layout, (x, *_), factors = leaves[0]
-    is_there = [True] * len(leaves[0].arrays) + [y is not None for y in factors]
+def _joined(
+    staged: Staged, kind: _Kind, layouts: Sequence[Layout], rows: Sequence[Row], before: list[Row]
+) -> list[Row]:
+    """The results for leaves of one kind, which are joined where whole blocks are needed, after other results."""
 
-    def with_none(*present: Array) -> tuple[Array, ...]:
-        ys = iter(present)
-        return function(static, *(next(ys) if there else None for there in is_there))
+    def together(
+        stage: Stage, shared: list[Array], given: Any, found: Any, columns: list[list[Array]]
+    ) -> Sequence[Sequence[Array]]:
+        axes, to = (list(map(kind.divided, shapes)) for shapes in (given, found))
+        ys = over_devices(stage.__call__, axes, to, shared=shared)(*map(jnp.concatenate, zip(*columns, strict=True)))
+        ends = np.cumsum([len(xs[0]) for xs in columns])
+        parts = [jnp.split(y, ends[:-1]) for y in ys]
+        return [[divided_along(y, axis) for y, axis in zip(row, to, strict=True)] for row in zip(*parts, strict=True)]
 
-    rows = [
-        [*map(leaf.layout.of, arrays), *(y for y in factors if y is not None)]
-        for leaf, (arrays, factors) in zip(leaves, given, strict=True)
-    ]
-    axis = 3 + layout.axis(x)
-    spread = over_devices(with_none, [axis] * len(leaves[0].arrays), 1 if to_factors else axis)
-    found = in_batches(spread, *zip(*rows, strict=True))
-    if to_factors:
-        return found
-    rows = [(leaf.layout, leaf.arrays[0], ys) for leaf, ys in zip(leaves, found, strict=True)]
-    # Otherwise the compiler may leave the results where they were computed, and gather them later.
-    return [tuple(shard_like(layout.back(y, x.shape), x) for y in ys) for layout, x, ys in rows]
+    def divide(layout: Layout, values: list[Array]) -> dict[Any, Array]:
+        ys = {v: layout.of(x) if staged.form(v)[1] else x for v, x in zip(read, values, strict=True)}
+        return {v: y.reshape(-1, *y.shape[layout.axes_before :]) for v, y in ys.items()}
+
+    read, places = zip(*((v, i) for i, v in enumerate(staged.arguments) if v in staged.read), strict=True)
+    values = [[jtu.tree_leaves(row)[i] for i in places] for row in rows]
+    values, _ = jax.lax.optimization_barrier((values, before))
+    out, given = [], [divide(layout, xs) for layout, xs in zip(layouts, values, strict=True)]
+    for layout, row, found in zip(layouts, rows, staged(given, together), strict=True):
+        like = _first(row)
+        shape = jax.eval_shape(layout.of, jax.ShapeDtypeStruct(like.shape, like.dtype)).shape[: layout.axes_before]
+        arrays, others = jtu.tree_map(lambda y: y.reshape(*shape, *y.shape[1:]), found)  # noqa: B023
+        # Otherwise the compiler may leave the results where they were computed, and gather them later.
+        out.append((jtu.tree_map(lambda y: shard_like(layout.back(y, like.shape), like), arrays), others))  # noqa: B023
+    return out
 
 
 def blocks(x: Array, size: int) -> Array:
@@ -315,20 +282,6 @@ def unblocked(x: Array, shape: tuple[int, int]) -> Array:
     axis = _axis(shape, max(r, c), number_of_devices(x))
     x = _moved(jnp.swapaxes(x, -3, -2), axis).reshape(*batch, m * r, n * c)
     return divided_along(x, axis)[..., : shape[0], : shape[1]]
-
-
-def padding(shape: tuple[int, int], size: int, side: Side) -> np.ndarray:
-    """Return which rows or columns of the blocks fill them up, with the axes of blocks before it.
-
-    Args:
-        shape: the number of rows and columns of a matrix.
-        size: the longest side of a block.
-        side: whether rows or columns.
-    """
-    length = shape[SIDES.index(side)]
-    number, within = _divided(length, size)
-    filled = (np.arange(number * within) >= length).reshape(number, within)
-    return filled[:, None] if side == "left" else filled[None]
 
 
 def _divided(length: int, size: int) -> tuple[int, int]:

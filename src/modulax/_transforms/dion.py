@@ -17,13 +17,14 @@ from .._support.checks import DECAY
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
-from ..linalg._products import adjoint
+from ..linalg._eigenbasis import largest_entry, orthonormalized
+from ..linalg._products import adjoint, product
 from ..tree._align import align
 from ..tree._math import widened
+from .batches import in_batches
 from .matrices import Matrix, matrices_as
 from .matrix_rule import AbstractMatrixRule
 from .muon import MuonDimensionNumbers
-from .outer_products import in_batches, largest_entry, orthonormalized, product
 
 BASES = ("shorter", "inputs")
 

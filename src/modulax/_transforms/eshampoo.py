@@ -1,56 +1,23 @@
 """The direction of eigenvalue-corrected Shampoo: SOAP in the form of Distributed Shampoo."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
-import numpy as np
-from jaxtyping import Array, DTypeLike, PyTree
+from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
-from .._protocol.schedule_values import resolve
-from .._support.arithmetic import (
-    abs_sq,
-    at_least_float32,
-    in_dtype,
-    is_due,
-    safe_increment,
-    safe_sqrt,
-    scalar_like,
-    zeros_in,
-)
+from .._support.arithmetic import abs_sq, at_least_float32, is_due, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY, FRACTION, WHOLE
-from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Params, Updates
-from .._support.varying import cond
-from ..tree._leafmap import map_leaves, map_with
-from .blocks import Layout, leaf_by_leaf, padding, turned
-from .matrices import Matrix, matrices_as
-from .matrix_rule import AbstractMatrixRule
+from .._support.module import AbstractState, counter, like_params
+from .._support.types import Count, Shared
+from ..linalg._eigenbasis import eigenbasis, identities, largest_entry, qr_iterations
+from .matrices import matrices_as
+from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
-from .outer_products import (
-    LeafInBases,
-    MomentsInBases,
-    Side,
-    accumulated,
-    by_field,
-    by_leaf,
-    dtype_of_products,
-    eigenbasis,
-    identities,
-    in_batches,
-    largest_entry,
-    qr_iterations,
-    rotated,
-    rotated_back,
-    sides_in,
-    widely,
-)
-from .shampoo import averages_or_sums, bias_of, first_due, momentum, with_gradients
-from .spread import decomposed
+from .outer_products import accumulated, dtype_of_products, outer_products, rotated, rotated_back
+from .shampoo import averages_or_sums, bias_of, filtered, first_due
 
 
 class EShampooState(AbstractState):
@@ -61,14 +28,14 @@ class EShampooState(AbstractState):
 
     mu: PyTree = like_params(exact=True, moment=1.0)
     nu: PyTree = like_params(nonnegative=True, form=averages_or_sums)
-    left: PyTree = like_params(exact=True, form=averages_or_sums)
-    right: PyTree = like_params(exact=True, form=averages_or_sums)
-    left_basis: PyTree = like_params(preconditioner=True)
-    right_basis: PyTree = like_params(preconditioner=True)
-    count: Count = shared()
+    left: PyTree = like_params(exact=True, per_matrix=True, form=averages_or_sums)
+    right: PyTree = like_params(exact=True, per_matrix=True, form=averages_or_sums)
+    left_basis: PyTree = like_params(preconditioner=True, per_matrix=True)
+    right_basis: PyTree = like_params(preconditioner=True, per_matrix=True)
+    count: Shared[Count] = counter()
 
 
-class ScaleByEShampoo(AbstractMatrixRule):
+class ScaleByEShampoo(AbstractMatrixwise[EShampooState]):
     r"""Adam in the eigenbasis of Shampoo's preconditioner, with a momentum outside it: the direction of EShampoo.
 
     $$
@@ -113,6 +80,10 @@ class ScaleByEShampoo(AbstractMatrixRule):
         [code](https://github.com/facebookresearch/optimizers) of Distributed Shampoo.
     """
 
+    factors: ClassVar = {"left": "left_basis", "right": "right_basis"}
+    improves_first: ClassVar = True
+    others: ClassVar = "array"
+
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(0.999, needs=FRACTION)
     b3: OptionalNumber = number(None, needs=DECAY, optional=True)
@@ -125,118 +96,44 @@ class ScaleByEShampoo(AbstractMatrixRule):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(MuonDimensionNumbers))
     preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> EShampooState:
-        """Return zeros, and identities as bases."""
-        leaves, treedef = jtu.tree_flatten(params)
-        found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
-        trees = by_field(found, [treedef.unflatten] * len(LeafInBases._fields))
-        return EShampooState(*trees, count=jnp.zeros((), jnp.int32))
+    def init_matrix(self, x):
+        dtype = dtype_of_products(x, self.preconditioner_dtype)
+        left, right = (jnp.zeros((*x.shape[:-2], n, n), dtype) for n in x.shape[-2:])
+        moments = zeros_in(x, at_least_float32(x.dtype)), second_moment_like(x)
+        return EShampooState(*moments, left, right, identities(left), identities(right))
 
-    def _direction(self, updates: Updates, state: EShampooState) -> tuple[Updates, EShampooState]:
-        leaves, treedef = jtu.tree_flatten(updates)
-        matrices = self._matrices(updates)
-        before, rebuild = by_leaf(LeafInBases, state, updates, "ScaleByEShampoo.update")
-        count = safe_increment(state.count)
-        rule = _Rule(resolve(self, state.count), count.astype(float))
-        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            after = with_gradients(rule.now, matrices, leaves, before, [(None, None)] * len(leaves))
-            after = rule.with_bases(matrices, after, count)
-            given = [
-                MomentsInBases(old.mu, s.nu, s.left_basis, s.right_basis) for old, s in zip(before, after, strict=True)
-            ]
-            found = leaf_by_leaf(rule.directions, matrices, leaves, given)
-            after = [s._replace(nu=nu) for s, (_, nu) in zip(after, found, strict=True)]
-        new = EShampooState(*by_field(after, rebuild), count=count)
-        return treedef.unflatten([u for u, _ in found]), new
+    def init_other(self, x):
+        return EShampooState(zeros_in(x, at_least_float32(x.dtype)), second_moment_like(x), None, None, None, None)
 
-    def _initial(self, p: Array, matrix: Matrix | None) -> LeafInBases:
-        zeros = zeros_in(p, at_least_float32(p.dtype))
-        products: list[Array | None] = [None, None]
-        bases: list[Array | None] = [None, None]
-        if matrix is not None:
-            plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
-            shape = jax.eval_shape(Layout(matrix, self.block_size).of, plain).shape
-            dtype = dtype_of_products(p, self.preconditioner_dtype)
-            products = [jnp.zeros((*shape[:-2], n, n), dtype) for n in shape[-2:]]
-            bases = [identities(x) for x in products if x is not None]
-        return LeafInBases(zeros, abs_sq(zeros), *products, *bases)
+    def prepare(self, count):
+        return count + 1
 
+    def is_time(self, now, count):
+        step, start = count + 1, first_due(self)
+        return (step == start) | ((step > start) & is_due(step, self.precondition_frequency))
 
-class _Rule(NamedTuple):
-    """The step of one leaf.
+    def accumulate_matrix(self, now, g, s):
+        left, right = outer_products(self.b2, g, s)
+        return dataclasses.replace(s, left=left, right=right)
 
-    Args:
-        now: the transform, with numbers in the place of schedules.
-        t: the number of this step, from one on.
-    """
-
-    now: ScaleByEShampoo
-    t: Array
-
-    def with_bases(self, matrices: list[Matrix | None], leaves: list[LeafInBases], count: Array) -> list[LeafInBases]:
-        """The leaves with new bases, if these are due."""
-        places = sides_in(leaves)
-        if not places:
-            return leaves
-        bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
-
-        def fresh() -> list[Array]:
-            products = [self._apart(matrices[i], side, getattr(leaves[i], side)) for i, side in places]
-            return [basis for (basis,) in in_batches(decomposed(widely(self._basis)), products, bases)]
-
-        new = list(leaves)
-        for (i, side), basis in zip(places, cond(self._is_due(count), fresh, lambda: bases), strict=True):
-            new[i] = new[i]._replace(**{f"{side}_basis": basis})
-        return new
-
-    def _is_due(self, count: Array) -> Array:
-        start = first_due(self.now)
-        return (count == start) | ((count > start) & is_due(count, self.now.precondition_frequency))
-
-    def _apart(self, matrix: Matrix | None, side: Side, x: Array) -> Array:
-        """The outer products, with the eigenvalues of what fills up a block above all others."""
-        assert matrix is not None
-        is_filled = padding(matrix.size, self.now.block_size, side)
-        if not np.any(is_filled):
-            return x
-        most = jnp.trace(x, axis1=-2, axis2=-1)[..., None, None] * 2
-        return x + most * is_filled[..., None] * identities(x)
-
-    def _basis(self, x: Array, basis: Array) -> tuple[Array]:
-        if self.now.qr_iterations is None:
+    def improve_factor(self, now, x, factor, about):
+        if about.filled is not None:  # their eigenvalues are above all others
+            most = 2 * jnp.trace(x, axis1=-2, axis2=-1)[..., None, None]
+            x = x + most * about.filled * identities(x)
+        if self.qr_iterations is None:
             return (jnp.flip(eigenbasis(x), axis=-1),)
-        b2, eps, t = (scalar_like(y, x) for y in (self.now.b2, self.now.eps, self.t))
-        return (qr_iterations(x / bias_of(b2, t) + eps * identities(x), basis, self.now.qr_iterations),)
+        return (qr_iterations(x / bias_of(self.b2, now) + self.eps * identities(x), factor, self.qr_iterations),)
 
-    def directions(
-        self, matrices: list[Matrix | None], leaves: list[Array], given: list[MomentsInBases]
-    ) -> list[tuple[Array, Array]]:
-        """The direction of each leaf, and its new second moment."""
-        layouts = [Layout(matrix, self.now.block_size) for matrix in matrices]
-        pairs = map_leaves(self._filtered, None, [(g, s.mu) for g, s in zip(leaves, given, strict=True)])
-        pairs = turned(rotated, layouts, pairs, given)
-        found = map_with(self._scaled, matrices, [(*xs, s.nu) for xs, s in zip(pairs, given, strict=True)])
-        out = turned(rotated_back, layouts, [(u,) for u, _ in found], given)
-        return [(in_dtype(u, g.dtype), nu) for (u,), (_, nu), g in zip(out, found, leaves, strict=True)]
+    def filter_leaf(self, now, g, s):
+        x, s = filtered(self, now, g, s)
+        return (g, x), s
 
-    def _filtered(self, _: None, g: Array, mu: Array) -> tuple[Array, Array]:
-        """The gradient and the momentum to project."""
-        return in_dtype(g, at_least_float32(g.dtype)), momentum(self.now, self.t, g, mu)
-
-    def _scaled(self, matrix: Matrix | None, x: Array, mu: Array, nu: Array) -> tuple[Array, Array]:
-        """The direction in the bases, and the new second moment."""
-        b2, eps, t = (scalar_like(y, x) for y in (self.now.b2, self.now.eps, self.t))
-        new = accumulated(b2, nu, abs_sq(x))
-        return mu / (_above_rounding(matrix, safe_sqrt(new / bias_of(b2, t))) + eps), in_dtype(new, nu.dtype)
-
-
-def _above_rounding(matrix: Matrix | None, root: Array) -> Array:
-    """The root of a second moment, at least the rounding errors of a projection.
-
-    Where a projected gradient is zero but for them, that of the momentum is another such error: their quotient is any
-    number. Errors of the same gradient are at most one in SOAP, whose momentum is an average of projected gradients.
-    """
-    if matrix is None:
-        return root
-    root = matrix.of(root)
-    return matrix.back(jnp.maximum(root, 8 * jnp.finfo(root.dtype).eps * largest_entry(root)))
+    def update_matrix(self, now, g, s, p):
+        x, d = (rotated(y, s.left_basis, s.right_basis) for y in g)
+        nu = accumulated(self.b2, s.nu, abs_sq(x))
+        root = safe_sqrt(nu / bias_of(self.b2, now))
+        if s.left is not None:
+            # Where a projected gradient is zero but for rounding errors, that of the momentum is another such error:
+            # their quotient is any number. SOAP's momentum is an average of projected gradients.
+            root = jnp.maximum(root, 8 * jnp.finfo(root.dtype).eps * largest_entry(root))
+        return rotated_back(d / (root + self.eps), s.left_basis, s.right_basis), dataclasses.replace(s, nu=nu)

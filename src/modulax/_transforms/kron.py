@@ -37,12 +37,14 @@ from .._support.keys import key, next_keys
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, Updates
 from .._support.varying import cond
-from ..linalg._products import adjoint
+from ..linalg._eigenbasis import SIDES, Side, largest_entry, outer_product
+from ..linalg._products import adjoint, product
 from ..tree._leafmap import map_with
+from .batches import in_batches
 from .matrices import Matrix, matrices_as
-from .matrix_rule import AbstractMatrixRule
+from .matrix_rule import AbstractMatrixRule, by_field, by_leaf
 from .muon import MuonDimensionNumbers
-from .outer_products import SIDES, Side, applied, by_field, by_leaf, in_batches, largest_entry, outer_product, product
+from .outer_products import applied
 
 DIAGONAL = ("none", "longer", "one", "all")
 

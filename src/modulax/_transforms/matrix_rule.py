@@ -1,6 +1,7 @@
-"""The base class of rules that compute with whole matrices: SOAP, EShampoo, Kron, Apollo and Dion."""
+"""The base class of rules that compute with whole matrices and are not `AbstractMatrixwise`: Kron, Apollo and Dion."""
 
 import abc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -8,8 +9,11 @@ from jaxtyping import PyTree
 
 from .._protocol.counted import AbstractCounted
 from .._support.types import Params, Updates
+from ..tree._align import align
 from .matrices import Matrix, matrices_of
 from .spread import tree_on_auto_axes
+
+Rebuild = Callable[[list[Any]], PyTree]
 
 
 class AbstractMatrixRule(AbstractCounted):
@@ -43,3 +47,23 @@ class AbstractMatrixRule(AbstractCounted):
         """
         call = f"{type(self).__name__}(weight_dimension_numbers=...)"
         return matrices_of(call, self.weight_dimension_numbers, tree, hidden=hidden)
+
+
+def by_leaf(kind: Any, state: Any, like: PyTree, owner: str) -> tuple[list[Any], list[Rebuild]]:
+    """Return the fields of a state for each leaf, and the functions that put them back into trees.
+
+    Args:
+        kind: the class of what a leaf has, a NamedTuple with the names of these fields.
+        state: the state.
+        like: the updates, whose leaves give the order.
+        owner: the call to name in error messages.
+    """
+    columns = [align(getattr(state, name), like, owner) for name in kind._fields]
+    leaves = [kind(*row) for row in zip(*(values for values, _ in columns), strict=True)]
+    return leaves, [rebuild for _, rebuild in columns]
+
+
+def by_field(leaves: Sequence[tuple[Any, ...]], rebuild: Sequence[Rebuild]) -> list[PyTree]:
+    """Return the trees of all fields, from those of each leaf: the inverse of `by_leaf`."""
+    columns = zip(*leaves, strict=True) if leaves else [()] * len(rebuild)
+    return [make(list(values)) for make, values in zip(rebuild, columns, strict=True)]

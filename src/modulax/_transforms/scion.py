@@ -18,12 +18,12 @@ from .._roles.role import AbstractRole
 from .._support.arithmetic import abs_sq, ratio, safe_sqrt, scalar_like
 from .._support.checks import DECAY
 from .._support.types import Params, Updates
+from ..linalg._eigenbasis import largest_entry
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from ..tree._math import widened
 from .matrices import Matrix, matrices_of
 from .momentum import Ema, EmaState
 from .muon import ScaleByMuon
-from .outer_products import largest_entry
 from .spread import axis_names, on_auto_axes
 
 NORMS = ("spectral", "sign", "input", "output")

@@ -1,13 +1,10 @@
 """The direction of Shampoo and KL-Shampoo: gradients between inverse roots of the averages of their outer products."""
 
-import collections
 import dataclasses
 import math
-from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -16,43 +13,21 @@ from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
-from .._protocol.masks import AbstractLabels
 from .._protocol.small_steps import largest
-from .._protocol.transform import AbstractTransform, Clock, Effect, EmptyState
-from .._support.arithmetic import (
-    at_least_float32,
-    bias,
-    in_dtype,
-    is_due,
-    moment,
-    safe_increment,
-    scalar_like,
-    zeros_in,
-)
+from .._protocol.transform import AbstractTransform, Effect, EmptyState
+from .._support.arithmetic import at_least_float32, bias, is_due, zeros_in
 from .._support.checks import DECAY, FRACTION, WHOLE
-from .._support.module import AbstractState, like_params, nested, shared
-from .._support.types import Count, Params, State, Updates
-from .._support.varying import cond
+from .._support.module import AbstractState, counter, like_params, nested, shared
+from .._support.types import Count, Params, Shared, State, Updates
+from ..linalg._eigenbasis import identities, inverse_root
 from ..numerics._norms import safe_norm
-from ..tree._leafmap import map_leaves
 from ..tree._paths import leaf_paths
-from .blocks import Layout, Leaf, gathered, leaf_by_leaf, on_blocks
-from .matrices import Matrix, matrices_as, matrices_of
+from .matrices import matrices_as
+from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
-from .outer_products import (
-    applied,
-    average,
-    by_field,
-    by_leaf,
-    dtype_of_products,
-    in_batches,
-    inverse_root,
-    sides_in,
-    widely,
-)
-from .spread import decomposed, tree_on_auto_axes
+from .outer_products import applied, average, dtype_of_products, outer_products
 
-T = TypeVar("T", bound=Any)  # a NamedTuple: what the state has of one leaf
+T = TypeVar("T", bound=Any)  # a state with a momentum
 
 _TOO_SMALL = 1e-6  # for an `eps` that bounds the roots of a factor without full rank
 _TINY = 1e-16  # added to the norm that a grafted direction is divided by
@@ -87,26 +62,16 @@ class ShampooState(AbstractState):
     """
 
     mu: PyTree = like_params(exact=True, moment=1.0)
-    left: PyTree = like_params(exact=True, form=_product_form)
-    right: PyTree = like_params(exact=True, form=_product_form)
-    left_root: PyTree = like_params(preconditioner=True, form=_root_form)
-    right_root: PyTree = like_params(preconditioner=True, form=_root_form)
-    count: Count = shared()
-    has_roots: Bool[Array, ""] = shared()
+    left: PyTree = like_params(exact=True, per_matrix=True, form=_product_form)
+    right: PyTree = like_params(exact=True, per_matrix=True, form=_product_form)
+    left_root: PyTree = like_params(preconditioner=True, per_matrix=True, form=_root_form)
+    right_root: PyTree = like_params(preconditioner=True, per_matrix=True, form=_root_form)
+    count: Shared[Count] = counter()
+    has_roots: Shared[Bool[Array, ""]] = shared(None, kw_only=True)
     grafting_state: State = nested()
 
 
-class _Leaf(NamedTuple):
-    """The state of one leaf."""
-
-    mu: Array
-    left: Array
-    right: Array | None
-    left_root: Array
-    right_root: Array | None
-
-
-class ScaleByShampoo(AbstractContainer):
+class ScaleByShampoo(AbstractContainer, AbstractMatrixwise[ShampooState]):
     r"""Multiplies each matrix by inverse roots of the sums of its outer products: the direction of Shampoo.
 
     $$
@@ -157,7 +122,9 @@ class ScaleByShampoo(AbstractContainer):
         Optimizer](https://arxiv.org/abs/2309.06497), 2023.
     """
 
-    clock: ClassVar[Clock] = "steps"
+    factors: ClassVar = {"left": "left_root", "right": "right_root"}
+    improves_first: ClassVar = True
+    others: ClassVar = "column"
 
     b1: Number = number(0.9, needs=DECAY)
     b2: Number = number(1.0, needs=FRACTION)
@@ -173,14 +140,18 @@ class ScaleByShampoo(AbstractContainer):
     kl: bool = eqx.field(static=True, default=False)
     preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> ShampooState:
-        """Return zeros, and identities as roots."""
-        leaves, treedef = jtu.tree_flatten(params)
-        found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
+    def init_matrix(self, x):
+        dtype = dtype_of_products(x, self.preconditioner_dtype)
+        left, right = (jnp.zeros((*x.shape[:-2], n, n), dtype) for n in x.shape[-2:])
+        mu = zeros_in(x, at_least_float32(x.dtype))
+        return ShampooState(mu, left, right, identities(left), identities(right), grafting_state=EmptyState())
+
+    def init_other(self, x):
+        return dataclasses.replace(self.init_matrix(x), right=None, right_root=None)
+
+    def init_shared(self, params):
         grafting = EmptyState() if self.grafting is None else self.grafting.init(params)
-        trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
-        numbers = {"count": jnp.zeros((), jnp.int32), "has_roots": jnp.zeros((), bool)}
-        return ShampooState(*trees, **numbers, grafting_state=grafting)
+        return {"has_roots": jnp.zeros((), bool), "grafting_state": grafting}
 
     def update(
         self, updates: Updates, state: ShampooState, params: Params | None = None, **extra: Any
@@ -189,17 +160,50 @@ class ScaleByShampoo(AbstractContainer):
         grafted, grafting, transform = None, state.grafting_state, self.resolved(state).grafting
         if transform is not None:
             grafted, grafting = transform.update(updates, grafting, params, **extra)
-        own = dataclasses.replace(state, grafting_state=EmptyState())
-        out, _, new = tree_on_auto_axes(lambda now, tree: now._direction(*tree), self, (updates, grafted, own))
+        out, new, _ = self._step(updates, dataclasses.replace(state, grafting_state=EmptyState()), grafted)
         return out, dataclasses.replace(new, grafting_state=grafting)
+
+    def _prepare(self, count, state):
+        step = state.count + 1
+        # Roots that exist are used until the next ones are due.
+        is_time = jnp.where(state.has_roots, is_due(step, self.precondition_frequency), step >= first_due(self))
+        return count + 1, is_time, state.has_roots | is_time
+
+    def share(self, now):
+        return {"has_roots": now[2]}
+
+    def is_time(self, now, count):
+        return now[1]
+
+    def accumulate_matrix(self, now, g, s):
+        roots = (s.left_root, s.right_root) if self.kl and s.right is not None else ()
+        left, right = outer_products(self.b2, g, s, *roots)
+        return dataclasses.replace(s, left=left, right=right)
+
+    def improve_factor(self, now, x, factor, about):
+        exponent = 0.5 / about.sides if self.exponent is None else self.exponent
+        x = x / bias_of(self.b2, now[0])
+        return (inverse_root(x, exponent, self.eps, about.sides, self.preconditioner_dtype),)
+
+    def filter_leaf(self, now, g, s):
+        return filtered(self, now[0], g, s)
+
+    def update_matrix(self, now, g, s, p):
+        u = applied(applied(g, s.left_root, "left"), s.right_root, "right")
+        if p is not None:  # the update of the grafting: each block gets its norm
+            lengths = [safe_norm(y, 0.0, axis=(-2, -1), keepdims=True) for y in (p, u)]
+            u = lengths[0] / (lengths[1] + _TINY) * u
+        has_roots = now[2]
+        return jnp.where(has_roots, u, g if p is None else p), s
 
     def _effect(self, tree: Params, state: State | None = None) -> Effect:
         del state
         every, eps = largest(self.precondition_frequency), largest(self.eps)
         if self.grafting is not None or every is None or every <= 1 or eps is None or eps > _TOO_SMALL:
             return Effect()
-        rows = zip(leaf_paths(tree), jtu.tree_leaves(tree), self._matrices(tree), strict=True)
-        lengths = {path: [n for _, n in Layout(m, self.block_size).sides(x.shape)] for path, x, m in rows if x.size}
+        paths, leaves = leaf_paths(tree), jtu.tree_leaves(tree)
+        sides = {i: layout.sides(leaves[i].shape) for i, layout in self._layouts(tree).items() if leaves[i].size}
+        lengths = {paths[i]: [n for _, n in pair] for i, pair in sides.items()}
         needed = {path: math.ceil(max(sides) / min(sides)) for path, sides in lengths.items()}
         if max(needed.values(), default=0) <= (every if self.start is None else self.start):
             return Effect()
@@ -210,56 +214,10 @@ class ScaleByShampoo(AbstractContainer):
             f"`start={needed[most]}`."
         ])  # fmt: skip
 
-    def _direction(
-        self, updates: Updates, grafted: Updates | None, state: ShampooState
-    ) -> tuple[Updates, Updates | None, ShampooState]:
-        now = self.resolved(state)
-        leaves, treedef = jtu.tree_flatten(updates)
-        matrices = self._matrices(updates)
-        before, rebuild = by_leaf(_Leaf, state, updates, "ScaleByShampoo.update")
-        count = safe_increment(state.count)
-        rule = _Rule(now, count.astype(float), _is_due(now, count, state.has_roots))
-        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            after = rule.with_roots(matrices, rule.gathered(matrices, leaves, before))
-            pairs = [(g, s.mu) for g, s in zip(leaves, before, strict=True)]
-            filtered = map_leaves(lambda _, *pair: momentum(now, rule.t, *pair), None, pairs)
-            others = [None] * len(leaves) if grafted is None else jtu.tree_leaves(grafted)
-            roots = [(s.left_root, s.right_root) for s in after]
-            found = leaf_by_leaf(rule.directions, matrices, filtered, others, roots)
-            has_roots = state.has_roots | rule.is_due
-            out = map_leaves(_started, has_roots, list(zip(found, filtered, others, leaves, strict=True)))
-        numbers = {"count": count, "has_roots": has_roots}
-        new = ShampooState(*by_field(after, rebuild), **numbers, grafting_state=state.grafting_state)
-        return treedef.unflatten(out), grafted, new
-
-    def _matrices(self, tree: PyTree) -> list[Matrix | None]:
-        specified: AbstractLabels = self.weight_dimension_numbers
-        return matrices_of("ScaleByShampoo(weight_dimension_numbers=...)", specified, tree, hidden=False)
-
-    def _initial(self, p: Array, matrix: Matrix | None) -> _Leaf:
-        plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
-        shape = jax.eval_shape(Layout(matrix, self.block_size).of, plain).shape
-        dtype = dtype_of_products(p, self.preconditioner_dtype)
-        sides = [(*shape[:-2], n, n) for n in shape[-2:]]
-        zeros = [jnp.zeros(side, dtype) for side in sides]
-        ones = [jnp.broadcast_to(jnp.eye(side[-1], dtype=dtype), side) for side in sides]
-        right = (None, None) if matrix is None else (zeros[1], ones[1])
-        return _Leaf(zeros_in(p, at_least_float32(p.dtype)), zeros[0], right[0], ones[0], right[1])
-
-
-def _is_due(now: ScaleByShampoo, count: Array, has_roots: Array) -> Array:
-    """Whether the step with this number, from one on, computes roots: those that exist are used until then."""
-    return jnp.where(has_roots, is_due(count, now.precondition_frequency), count >= first_due(now))
-
 
 def first_due(now: Any) -> Any:
     """Return the first step that computes roots or bases."""
     return jnp.round(now.precondition_frequency).astype(jnp.int32) if now.start is None else now.start
-
-
-def _started(has_roots: Array, u: Array, x: Array, other: Array | None, g: Array) -> Array:
-    """The direction; until the first roots, that of the grafting, or the momentum."""
-    return jnp.where(has_roots, u, x if other is None else other.astype(u.dtype)).astype(g.dtype)
 
 
 def bias_of(decay: Array, t: Array) -> Array:
@@ -267,125 +225,7 @@ def bias_of(decay: Array, t: Array) -> Array:
     return jnp.where(decay < 1, bias(decay, t), 1.0)
 
 
-def momentum(now: Any, t: Array, g: Array, mu: Array) -> Array:
-    """Return the average of a gradient and the momentum before it, corrected for its start at zero."""
-    x = in_dtype(g, at_least_float32(g.dtype))
-    b1, t = scalar_like(now.b1, x), scalar_like(t, x)
-    b3 = b1 if now.b3 is None else scalar_like(now.b3, x)
-    return moment(b3, mu.astype(x.dtype), x) / (1 - b3 * b1 ** (t - 1))
-
-
-class _Averages(NamedTuple):
-    """What every step changes in the state of a leaf."""
-
-    mu: Array
-    left: Array | None
-    right: Array | None
-
-
-def with_gradients(
-    now: Any, matrices: Sequence[Matrix | None], leaves: Sequence[Array], before: Sequence[T], roots: Sequence[Any]
-) -> list[T]:
-    """Return the states of all leaves with the new momentum and outer products.
-
-    Args:
-        now: the transform, with numbers in the place of schedules.
-        matrices: how leaves are matrices.
-        leaves: the gradients.
-        before: the states before.
-        roots: what is between the matrices in the products, as in `gathered`.
-    """
-
-    def new_momentum(_: None, x: Array, mu: Array) -> Array:
-        b1 = scalar_like(now.b1, x)
-        return in_dtype(average(b1, in_dtype(mu, x.dtype), x), mu.dtype)
-
-    def changed(
-        matrices: list[Matrix | None], leaves: list[Array], before: list[_Averages], roots: list[Any]
-    ) -> list[_Averages]:
-        xs = [in_dtype(g, at_least_float32(g.dtype)) for g in leaves]
-        after = gathered(now.b2, [Layout(matrix, now.block_size) for matrix in matrices], xs, before, roots)
-        mus = map_leaves(new_momentum, None, [(x, s.mu) for x, s in zip(xs, after, strict=True)])
-        return [s._replace(mu=mu) for mu, s in zip(mus, after, strict=True)]
-
-    found = leaf_by_leaf(changed, matrices, leaves, [_Averages(s.mu, s.left, s.right) for s in before], roots)
-    return [s._replace(**new._asdict()) for s, new in zip(before, found, strict=True)]
-
-
-class _Rule(NamedTuple):
-    """The step of one leaf.
-
-    Args:
-        now: the transform, with numbers in the place of schedules.
-        t: the number of this step, from one on.
-        is_due: whether it computes roots.
-    """
-
-    now: ScaleByShampoo
-    t: Array
-    is_due: Array
-
-    def gathered(self, matrices: list[Matrix | None], leaves: list[Array], before: list[_Leaf]) -> list[_Leaf]:
-        """The state of all leaves with the new momentum and outer products."""
-        roots = [(s.left_root, s.right_root) if self.now.kl and s.right is not None else (None, None) for s in before]
-        return with_gradients(self.now, matrices, leaves, before, roots)
-
-    def with_roots(self, matrices: list[Matrix | None], leaves: list[_Leaf]) -> list[_Leaf]:
-        """The leaves with new roots, if these are due."""
-        # Those of vectors come last, also in each batch.
-        places = sorted(sides_in(leaves), key=lambda place: matrices[place[0]] is None)
-        products = [getattr(leaves[i], side) for i, side in places]
-        before = [getattr(leaves[i], f"{side}_root") for i, side in places]
-        counts: collections.Counter[Hashable] = collections.Counter()
-        for (i, _), x in zip(places, products, strict=True):
-            counts[x.shape[-2:], x.dtype] += 0 if matrices[i] is None else math.prod(x.shape[:-2])
-
-        def fresh() -> list[Array]:
-            found = in_batches(lambda x: self._roots(x, counts[x.shape[-2:], x.dtype]), products)
-            return [root for (root,) in found]
-
-        out = list(leaves)
-        # Nothing else, because XLA for GPU copies what a branch returns unchanged.
-        roots = cond(self.is_due, fresh, lambda: before) if places else []
-        for (i, side), root in zip(places, roots, strict=True):
-            out[i] = out[i]._replace(**{f"{side}_root": root})
-        return out
-
-    def _roots(self, x: Array, count: int) -> tuple[Array, ...]:
-        """The roots of a batch whose first factors are those of matrices; the others are those of vectors.
-
-        One loop decomposes them all, because a decomposition takes minutes to compile for a TPU.
-        """
-        sides = np.where(np.arange(len(x)) < count, 2, 1)[:, None]
-        given = self.now.exponent
-        exponents = 0.5 / sides if given is None else jnp.broadcast_to(given, sides.shape)
-
-        def root(x: Array, p: Array, sides: Array) -> tuple[Array]:
-            b2, eps, t = (scalar_like(y, x) for y in (self.now.b2, self.now.eps, self.t))
-            return (inverse_root(x / bias_of(b2, t), p, eps, sides, self.now.preconditioner_dtype),)
-
-        of_all = decomposed(lambda x, *numbers: widely(lambda x: root(x, *numbers))(x))
-        return of_all(x, scalar_like(exponents, x), scalar_like(sides, x))
-
-    def directions(
-        self,
-        matrices: list[Matrix | None],
-        leaves: list[Array],
-        others: list[Array | None],
-        roots: list[tuple[Array, Array | None]],
-    ) -> list[Array]:
-        """The momentum of each leaf between the roots, in each block with the norm of another direction, if given."""
-        given = [
-            Leaf(None, Layout(matrix, self.now.block_size), (x,) if y is None else (x, in_dtype(y, x.dtype)), pair)
-            for matrix, x, y, pair in zip(matrices, leaves, others, roots, strict=True)
-        ]
-        return [u for (u,) in on_blocks(_between, given)]
-
-
-def _between(_: None, x: Array, *given: Any) -> tuple[Array]:
-    *others, left, right = given
-    u = applied(applied(x, left, "left"), right, "right")
-    for other in others:
-        lengths = [safe_norm(y, 0.0, axis=(-2, -1), keepdims=True) for y in (other, u)]
-        u = lengths[0] / (lengths[1] + _TINY) * u
-    return (u,)
+def filtered(now: Any, t: Array, g: Array, s: T) -> tuple[Array, T]:
+    """Return the average of a gradient and the momentum before it, without its bias, and the state after it."""
+    b3 = now.b1 if now.b3 is None else now.b3
+    return average(b3, s.mu, g) / (1 - b3 * now.b1 ** (t - 1)), dataclasses.replace(s, mu=average(now.b1, s.mu, g))

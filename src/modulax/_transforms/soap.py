@@ -1,58 +1,25 @@
 """The direction of SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, DTypeLike, PyTree
+from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
-from .._protocol.schedule_values import resolve
-from .._support.arithmetic import (
-    abs_sq,
-    at_least_float32,
-    bias,
-    in_dtype,
-    is_due,
-    safe_increment,
-    safe_sqrt,
-    scalar_like,
-    zeros_in,
-)
+from .._support.arithmetic import abs_sq, bias, in_dtype, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY, WHOLE
-from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Params, Updates
+from .._support.module import AbstractState, counter, like_params
+from .._support.types import Count, Shared
 from .._support.varying import cond
-from ..numerics._norms import safe_root_mean_squares
-from ..tree._leafmap import map_leaves
-from .blocks import Layout, Leaf, gathered, leaf_by_leaf, on_blocks, turned
-from .matrices import Matrix, matrices_as
-from .matrix_rule import AbstractMatrixRule
+from ..linalg._eigenbasis import SIDES, eigenbasis, next_eigenbasis, permute
+from .matrices import matrices_as
+from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
-from .outer_products import (
-    SIDES,
-    LeafInBases,
-    MomentsInBases,
-    average,
-    by_field,
-    by_leaf,
-    dtype_of_products,
-    eigenbasis,
-    in_batches,
-    in_order,
-    next_eigenbasis,
-    rotated,
-    rotated_back,
-    sides_in,
-    times,
-    widely,
-)
-from .spread import decomposed
+from .outer_products import average, dtype_of_products, outer_products, root_mean_square, rotated, rotated_back
 
 _LEAST = 1e-30  # added to the root of the mean square that a direction is divided by
 
@@ -65,14 +32,14 @@ class SOAPState(AbstractState):
 
     mu: PyTree = like_params()
     nu: PyTree = like_params(nonnegative=True)
-    left: PyTree = like_params(exact=True)
-    right: PyTree = like_params(exact=True)
-    left_basis: PyTree = like_params(preconditioner=True)
-    right_basis: PyTree = like_params(preconditioner=True)
-    count: Count = shared()
+    left: PyTree = like_params(exact=True, per_matrix=True)
+    right: PyTree = like_params(exact=True, per_matrix=True)
+    left_basis: PyTree = like_params(preconditioner=True, per_matrix=True)
+    right_basis: PyTree = like_params(preconditioner=True, per_matrix=True)
+    count: Shared[Count] = counter()
 
 
-class ScaleBySOAP(AbstractMatrixRule):
+class ScaleBySOAP(AbstractMatrixwise[SOAPState]):
     r"""Adam in the eigenbasis of Shampoo's preconditioner: the direction of SOAP.
 
     $$
@@ -110,6 +77,10 @@ class ScaleBySOAP(AbstractMatrixRule):
         the authors' [code](https://github.com/nikhilvyas/SOAP).
     """
 
+    factors: ClassVar = {"left": "left_basis", "right": "right_basis"}
+    carried: ClassVar = ("mu", "nu")
+    others: ClassVar = "array"
+
     b1: Number = number(0.95, needs=DECAY)
     b2: Number = number(0.95, needs=DECAY)
     shampoo_beta: OptionalNumber = number(None, needs=DECAY, optional=True)
@@ -122,149 +93,48 @@ class ScaleBySOAP(AbstractMatrixRule):
     correct_bias: bool = eqx.field(static=True, default=True)
     preconditioner_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    def init(self, params: Params) -> SOAPState:
-        """Return zeros; the first call computes the bases."""
-        leaves, treedef = jtu.tree_flatten(params)
-        found = [self._initial(p, m) for p, m in zip(leaves, self._matrices(params), strict=True)]
-        trees = by_field(found, [treedef.unflatten] * len(LeafInBases._fields))
-        return SOAPState(*trees, count=jnp.zeros((), jnp.int32))
+    def init_matrix(self, x):
+        def square(n):
+            return jnp.zeros((*x.shape[:-2], n, n), dtype) if n <= self.max_precond_dim else None
 
-    def _direction(self, updates: Updates, state: SOAPState) -> tuple[Updates, SOAPState]:
-        now, is_first = resolve(self, state.count), state.count == 0
-        leaves, treedef = jtu.tree_flatten(updates)
-        matrices = self._matrices(updates)
-        before, rebuild = by_leaf(LeafInBases, state, updates, "ScaleBySOAP.update")
-        rule = _Rule(now, now._bias_correction(state.count), is_first)
-        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            moved = leaf_by_leaf(rule.moved, matrices, leaves, before)
-            after = [s._replace(**new) for s, (_, new) in zip(before, moved, strict=True)]
-            after = _with_bases(matrices, after, is_first | is_due(state.count, now.precondition_frequency), is_first)
-        new = SOAPState(*by_field(after, rebuild), count=safe_increment(state.count))
-        return treedef.unflatten([u for u, _ in moved]), new
+        dtype = dtype_of_products(x, self.preconditioner_dtype)
+        left, right = map(square, x.shape[-2:])
+        return SOAPState(zeros_in(x, None), second_moment_like(x), left, right, left, right)
 
-    def _bias_correction(self, count: Array) -> Array:
-        """The factor of the direction that corrects the bias of both moments, which the first call doesn't change."""
-        t = jnp.maximum(count.astype(float), 1.0)
-        b1, b2 = (scalar_like(y, t) for y in (self.b1, self.b2))
-        return safe_sqrt(bias(b2, t)) / bias(b1, t) if self.correct_bias else jnp.ones_like(t)
+    def init_other(self, x):
+        return SOAPState(zeros_in(x, None), second_moment_like(x), None, None, None, None)
 
-    def _initial(self, p: Array, matrix: Matrix | None) -> LeafInBases:
-        zeros = zeros_in(p, at_least_float32(p.dtype))
-        sides: list[Array | None] = [None, None]
-        if matrix is not None:
-            batch, shape = [p.shape[axis] for axis in matrix.batch], matrix.size
-            dtype = dtype_of_products(p, self.preconditioner_dtype)
-            sides = [jnp.zeros((*batch, n, n), dtype) if n <= self.max_precond_dim else None for n in shape]
-        return LeafInBases(zeros_in(p, None), abs_sq(zeros), *sides, *sides)
+    def prepare(self, count):
+        t = jnp.maximum(count, 1)  # the first call is no step
+        scale = safe_sqrt(bias(self.b2, t)) / bias(self.b1, t)
+        return scale if self.correct_bias else jnp.ones_like(scale), count == 0
 
+    def update_matrix(self, now, g, s, p):
+        del p
+        scale, is_first = now
+        x = rotated(g, s.left_basis, s.right_basis)
+        mu, nu = average(self.b1, s.mu, x), average(self.b2, s.nu, abs_sq(x))
+        u = rotated_back(scale * mu / (safe_sqrt(nu) + self.eps), s.left_basis, s.right_basis)
+        if self.normalize_grads:
+            u = u / (_LEAST + root_mean_square(u))
+        beta = self.b2 if self.shampoo_beta is None else self.shampoo_beta
+        left, right = outer_products(beta, g, s)
+        # The first gradient determines the bases, and moves nothing.
+        pairs = ((jnp.zeros_like(u), u), (s.mu, mu), (s.nu, nu))
+        u, mu, nu = (jax.lax.select(is_first, x, in_dtype(y, x.dtype)) for x, y in pairs)
+        return u, SOAPState(mu, nu, left, right, s.left_basis, s.right_basis)
 
-class _Rule(NamedTuple):
-    """The step before the bases are improved.
+    def improve_factor(self, now, x, factor, about):
+        del about
+        _, is_first = now
+        places = jax.lax.broadcasted_iota(np.int32, x.shape[:-1], x.ndim - 2)  # of vectors that there were not
+        return cond(is_first, lambda: (eigenbasis(x), places), lambda: next_eigenbasis(x, factor))
 
-    Args:
-        now: the transform, with numbers in the place of schedules.
-        scale: what corrects the bias of both moments.
-        is_first: whether this is the first call.
-    """
-
-    now: ScaleBySOAP
-    scale: Array
-    is_first: Array
-
-    def moved(
-        self, matrices: list[Matrix | None], leaves: list[Array], before: list[LeafInBases]
-    ) -> list[tuple[Array, dict[str, Array | None]]]:
-        """The directions of all leaves, and what is new of their states: moments and outer products."""
-        layouts = [Layout(matrix) for matrix in matrices]
-        xs = [in_dtype(g, at_least_float32(g.dtype)) for g in leaves]
-        found = turned(rotated, layouts, [(x,) for x in xs], before)
-        found = map_leaves(self._scaled, None, [(x, s.mu, s.nu) for (x,), s in zip(found, before, strict=True)])
-        out = turned(rotated_back, layouts, [(u,) for u, *_ in found], before)
-        beta = self.now.b2 if self.now.shampoo_beta is None else self.now.shampoo_beta
-        after = gathered(beta, layouts, xs, before)
-        us = map_leaves(self._finished, None, [(u, g) for (u,), g in zip(out, leaves, strict=True)])
-        rows = zip(us, after, found, strict=True)
-        return [(u, {"mu": mu, "nu": nu, "left": s.left, "right": s.right}) for u, s, (_, mu, nu) in rows]
-
-    def _scaled(self, _: None, x: Array, mu: Array, nu: Array) -> tuple[Array, Array, Array]:
-        """The direction in the bases, and the new moments."""
-        b1, b2, eps, scale = (scalar_like(y, x) for y in (self.now.b1, self.now.b2, self.now.eps, self.scale))
-        new_mu, new_nu = average(b1, in_dtype(mu, x.dtype), x), average(b2, nu, abs_sq(x))
-        u = jax.lax.div(new_mu, in_dtype(jax.lax.add(safe_sqrt(new_nu), eps), x.dtype))
-        kept = [jax.lax.select(self.is_first, y, in_dtype(new, y.dtype)) for y, new in ((mu, new_mu), (nu, new_nu))]
-        return times(u, scale), kept[0], kept[1]
-
-    def _finished(self, _: None, u: Array, g: Array) -> Array:
-        if self.now.normalize_grads:
-            u = u / (_LEAST + safe_root_mean_squares(u, 0.0))
-        return jax.lax.select(self.is_first, jax.lax.full_like(g, 0), in_dtype(u, g.dtype))
-
-
-def _with_bases(
-    matrices: list[Matrix | None], leaves: list[LeafInBases], is_wanted: Array, is_first: Array
-) -> list[LeafInBases]:
-    """The leaves with new bases, if they are due: eigenvectors at first, and then one step of a power iteration."""
-    places = sides_in(leaves)
-    if not places:
-        return leaves
-    indices = dict.fromkeys(i for i, _ in places)
-    products = [getattr(leaves[i], side) for i, side in places]
-    bases = [getattr(leaves[i], f"{side}_basis") for i, side in places]
-
-    # Nothing else, because XLA for GPU copies what a branch returns unchanged.
-    def before() -> list[MomentsInBases]:
-        return [MomentsInBases(*(getattr(leaves[i], name) for name in MomentsInBases._fields)) for i in indices]
-
-    def basis_of(x: Array, basis: Array) -> tuple[Array, Array]:
-        new, order = cond(is_first, lambda: _first_eigenbasis(x, basis), lambda: next_eigenbasis(x, basis))
-        return new, jax.lax.expand_dims(order, (order.ndim,))
-
-    def improved() -> Sequence[MomentsInBases]:
-        found = in_batches(decomposed(widely(basis_of)), products, bases, is_flat=True)
-        new = dict(zip(places, found, strict=True))
-        sides = [[new.get((i, side)) for side in SIDES] for i in indices]
-        old = [(leaves[i].left_basis, leaves[i].right_basis) for i in indices]
-        mu, nu = ([getattr(leaves[i], name) for i in indices] for name in ("mu", "nu"))
-        return leaf_by_leaf(_carried, [matrices[i] for i in indices], mu, nu, old, sides)
-
-    out = list(leaves)
-    for i, new in zip(indices, cond(is_wanted, improved, before), strict=True):
-        out[i] = out[i]._replace(**new._asdict())
-    return out
-
-
-def _first_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
-    """The eigenvectors, and the order of vectors that there were not."""
-    return eigenbasis(x), jax.lax.broadcasted_iota(np.int32, basis.shape[:-1], basis.ndim - 2)
-
-
-def _carried(
-    matrices: list[Matrix | None],
-    mu: list[Array],
-    nu: list[Array],
-    old: list[Sequence[Array | None]],
-    new: list[Sequence[Sequence[Array] | None]],
-) -> list[MomentsInBases]:
-    """The moments of all leaves in new bases, and these, which come flat, with the order of the old vectors in them."""
-    bases, leaves = [], []
-    for matrix, x, y, before, found in zip(matrices, mu, nu, old, new, strict=True):
-        after, orders = zip(*(_shaped(pair, q) for pair, q in zip(found, before, strict=True)), strict=True)
-        bases.append(after)
-        leaves.append(Leaf(None, Layout(matrix), (x, y), (*before, *after, *orders)))
-    return [MomentsInBases(*moments, *pair) for moments, pair in zip(on_blocks(_moments, leaves), bases, strict=True)]
-
-
-def _shaped(flat: Sequence[Array] | None, like: Array | None) -> Sequence[Array | None]:
-    """A new basis and the order of the old vectors, with the batch axes of the old basis; None for a side without."""
-    if flat is None or like is None:
-        return None, None
-    return [jax.lax.reshape(y, (*like.shape[:-2], *y.shape[-2:])) for y in flat]
-
-
-def _moments(_: None, mu: Array, nu: Array, *factors: Array | None) -> tuple[Array, Array]:
-    """The first moment in new bases, and the entries of the second one in their order."""
-    left, right, new_left, new_right, *orders = factors
-    x = rotated_back(in_dtype(mu, at_least_float32(mu.dtype)), left, right)
-    for side, order in zip(SIDES, orders, strict=True):
-        nu = nu if order is None else in_order(nu, jax.lax.squeeze(order, (order.ndim - 1,)), side)
-    return in_dtype(rotated(x, new_left, new_right), mu.dtype), nu
+    def carry_matrix(self, now, old, new, beside):
+        del now
+        mu, nu = rotated_back(old.mu, old.left_basis, old.right_basis), old.nu
+        for side in SIDES:
+            if side in beside:
+                (order,) = beside[side]
+                nu = permute(nu, order, side)
+        return dataclasses.replace(new, mu=rotated(mu, new.left_basis, new.right_basis), nu=nu)

@@ -7,8 +7,8 @@ ones. Batching gains nothing for large ones and takes memory, so that a batch of
 Over a mesh (`_Spread`), each device computes whole matrices of a batch. `jax.shard_map` asks for that, and the compiler
 moves the matrices to the devices and back by an all-to-all, wherever they are divided. If a batch has fewer matrices
 than there are devices, groups of devices share a matrix along its longer side (`linalg._parts`). `over_devices` is the
-same for functions of several arrays, such as blocks and their factors, and `decomposed` bounds its memory. All this
-happens on `Auto` axes; `on_auto_axes` leads there from explicit ones.
+same for functions of several arrays, such as blocks and their factors, and `batched_by_memory` bounds its memory. All
+this happens on `Auto` axes; `on_auto_axes` leads there from explicit ones.
 """
 
 import collections
@@ -76,7 +76,7 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
     return out
 
 
-def decomposed(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+def batched_by_memory(function: Callable[..., Sequence[Array]]) -> Callable[..., Sequence[Array]]:
     """Return a function of batches of matrices that decomposes them, of which each device of a mesh computes a part.
 
     Each device decomposes some at a time.
@@ -85,7 +85,7 @@ def decomposed(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tupl
         function: of arrays with one batch axis, which returns arrays with that axis first.
     """
 
-    def computed(*xs: Array) -> tuple[Array, ...]:
+    def computed(*xs: Array) -> Sequence[Array]:
         devices = number_of_devices(xs[0])
         if devices == 1:
             return _some_at_a_time(function, _DECOMPOSED, *xs)
@@ -96,7 +96,7 @@ def decomposed(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tupl
     return computed
 
 
-def _some_at_a_time(function: Callable[..., tuple[Array, ...]], most: int, *xs: Array) -> tuple[Array, ...]:
+def _some_at_a_time(function: Callable[..., Sequence[Array]], most: int, *xs: Array) -> tuple[Array, ...]:
     """The results of a function of batches, in a loop over parts of some bytes, of at least one matrix."""
     count = len(xs[0])
     rounds = _rounds(count, xs, most)
@@ -117,7 +117,7 @@ def _rounds(count: int, xs: Sequence[Array], most: int) -> int:
     return next((n for n in range(least, 2 * least) if count % n == 0), least)
 
 
-def _in_rounds(function: Callable[..., tuple[Array, ...]], rounds: int, *xs: Array) -> tuple[Array, ...]:
+def _in_rounds(function: Callable[..., Sequence[Array]], rounds: int, *xs: Array) -> Sequence[Array]:
     """The results of a function of batches, in a loop over equal parts."""
     if rounds == 1:
         return function(*xs)
@@ -127,8 +127,12 @@ def _in_rounds(function: Callable[..., tuple[Array, ...]], rounds: int, *xs: Arr
 
 
 def over_devices(
-    function: Callable[..., tuple[Array, ...]], axes: Sequence[int] = (), to: int = 1, most: int | None = None
-) -> Callable[..., tuple[Array, ...]]:
+    function: Callable[..., Sequence[Array]],
+    axes: Sequence[int] = (),
+    to: Sequence[int] = (),
+    most: int | None = None,
+    shared: Sequence[Array] | None = None,
+) -> Callable[..., Sequence[Array]]:
     """Return a function of batches of matrices, of which each device of a mesh computes a part.
 
     A matrix is divided over all devices along one axis before and after that, if their number divides it. Then all
@@ -137,36 +141,43 @@ def over_devices(
     Args:
         function: of arrays with one batch axis, which returns arrays with that axis first.
         axes: the axis of each argument that is divided before; by default, it is 1.
-        to: the axis of each result that is divided after.
+        to: the axis of each result that is divided after, likewise.
         most: bytes of arguments that move to a device and back at a time; all if None.
+        shared: the first argument of the function, if it has one more: arrays that are the same for all matrices.
     """
+    if shared is None:
+        return over_devices(lambda _, *xs: function(*xs), axes, to, most, shared=())
 
-    def computed(*xs: Array) -> tuple[Array, ...]:
+    def computed(*xs: Array) -> Sequence[Array]:
         devices, count = _Spread.of(xs[0], None, ""), len(xs[0])
         if devices.count == 1 or count < 2:
-            return function(*xs)
+            return function(shared, *xs)
         size = -(-count // devices.count)
         rounds = 1 if most is None else _rounds(size, xs, most)
         size += -size % rounds
-        results = jax.eval_shape(function, *(jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in xs))
-        every = (*axes, *[1] * (len(xs) - len(axes)), *[to] * len(results))
+        shapes = (jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in xs)
+        results = jax.eval_shape(functools.partial(function, shared), *shapes)
+        every = (*axes, *[1] * (len(xs) - len(axes)), *to, *[1] * (len(results) - len(to)))
         specs = [devices.along(axis, x) for axis, x in zip(every, (*xs, *results), strict=True)]
 
-        def moved(*xs: Array) -> tuple[Array, ...]:
-            ys = function(*map(devices.whole, xs, specs))
-            return tuple(map(devices.divided, ys, specs[len(xs) :]))
+        def local(shared: Sequence[Array], *xs: Array) -> Sequence[Array]:
+            def moved(*xs: Array) -> tuple[Array, ...]:
+                ys = function(shared, *map(devices.whole, xs, specs))
+                return tuple(map(devices.divided, ys, specs[len(xs) :]))
+
+            return _in_rounds(moved, rounds, *xs)
 
         missing = size * devices.count - count
         padded = [jnp.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)]) if missing else x for x in xs]
         given = [_reordered(x, spec, rounds, devices.count) for x, spec in zip(padded, specs, strict=False)]
         ys = jax.shard_map(
-            functools.partial(_in_rounds, moved, rounds),
+            local,
             mesh=devices.mesh,
-            in_specs=tuple(specs[: len(xs)]),
+            in_specs=(PartitionSpec(), *specs[: len(xs)]),
             out_specs=tuple(specs[len(xs) :]),
             axis_names=set(devices.axes),
             check_vma=False,
-        )(*given)
+        )(shared, *given)
         found = [_reordered(y, spec, devices.count, rounds) for y, spec in zip(ys, specs[len(xs) :], strict=True)]
         return tuple(y[:count] for y in found)
 
@@ -268,13 +279,15 @@ class _Spread:
 
     @classmethod
     def of(cls, x: Array, over: tuple[str, ...] | None, call: str) -> "_Spread":
-        """Read the mesh from the type of an array; on one device, and within `jax.shard_map`, there is nothing to do.
+        """Read the mesh from the type of an array.
+
+        On one device, within `jax.shard_map`, and on explicit axes there is nothing to do.
 
         Raises:
             ValueError: if the mesh has no such axis.
         """
         mesh: Any = jax.typeof(x).sharding.mesh
-        if mesh.empty or AxisType.Manual in mesh.axis_types:
+        if mesh.empty or any(kind != AxisType.Auto for kind in mesh.axis_types):
             return cls()
         names: tuple[str, ...] = mesh.axis_names if over is None else over
         if unknown := [name for name in names if name not in mesh.axis_names]:

@@ -1,5 +1,6 @@
 """Linear algebra for accelerators: iterative methods built on matrix products, where decompositions are slow."""
 
+from ._eigenbasis import eigenbasis as eigenbasis, inverse_root as inverse_root, outer_product as outer_product
 from ._inverse_root import matrix_inverse_pth_root as matrix_inverse_pth_root
 from ._newton_schulz import orthogonalize as orthogonalize
 from ._nnls import nnls as nnls

@@ -1,0 +1,300 @@
+"""A function of one matrix, divided into what is computed where a mesh has the matrices, and what needs whole ones.
+
+The devices of a mesh divide each matrix. Arithmetic on entries, and sums and maxima of them, are computed where these
+are. Products, decompositions and anything else need whole matrices, so that values have to travel. `stages_of` finds
+them in the program of the function: a rule is written as in its paper, and what travels is no more than what its
+products read and return. Stages on entries and on whole matrices alternate. What is computed on entries is computed
+again wherever it is needed, and does not travel.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax.sharding import AbstractMesh
+from jaxtyping import Array, PyTree
+
+Together = Callable[..., Sequence[Sequence[Array]]]
+
+# Primitives of JAX that can be computed on parts of matrices. Those that are missing here are computed on whole ones.
+_ON_ENTRIES = frozenset(
+    [
+        *("abs", "add", "add_any", "and", "broadcast_in_dim", "clamp", "conj", "convert_element_type", "copy", "div"),
+        *("eq", "exp", "ge", "gt", "imag", "integer_pow", "is_finite", "le", "log", "lt", "max", "min", "mul", "ne"),
+        *("neg", "not", "or", "pow", "real", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_sum"),
+        *("rsqrt", "select_n", "sign", "sqrt", "square", "squeeze", "stop_gradient", "sub", "tanh", "transpose"),
+    ]
+)
+_CALLS = frozenset(["jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"])
+
+
+class Stage(NamedTuple):
+    """Equations of a program.
+
+    Args:
+        equations: the equations, in order.
+        shared: the variables that they read and that are the same for all matrices.
+        given: the variables that they read and that differ among matrices.
+        found: the variables to return.
+    """
+
+    equations: list[Any]
+    shared: list[Any]
+    given: list[Any]
+    found: list[Any]
+
+    def __call__(self, shared: Sequence[Array], *values: Array) -> list[Array]:
+        """Return the values of `found` for a batch of matrices, on the first axis of all arrays.
+
+        Args:
+            shared: the values of the variables `shared`.
+            values: those of `given`.
+        """
+        constants = dict(zip(self.shared, shared, strict=True))
+
+        def of_one(*values: Array) -> list[Array]:
+            known = constants | dict(zip(self.given, values, strict=True))
+            return [jnp.asarray(x) for x in _evaluate(self.equations, known, self.found)]
+
+        return jax.vmap(of_one)(*values)
+
+
+class Staged(NamedTuple):
+    """A function of one matrix in stages, of which every second one is computed on whole matrices.
+
+    Args:
+        stages: on entries, on whole matrices, on entries, and so on.
+        constants: the values that are the same for all matrices.
+        arguments: the variables of the arrays in the arguments.
+        kinds: of which argument a variable is like, or of which result: 0 for the first one.
+        structure: the structure of the result, whose arrays are what the last stage finds.
+    """
+
+    stages: list[Stage]
+    constants: dict[Any, Any]
+    arguments: list[Any]
+    kinds: dict[Any, int]
+    structure: Any
+
+    @property
+    def read(self) -> set[Any]:
+        """The variables of the arguments that are read."""
+        return set(self.arguments) & {v for stage in self.stages for v in stage.given}
+
+    def __call__(self, leaves: Sequence[dict[Any, Array]], together: Together) -> list[PyTree]:
+        """Return the results for each of several leaves.
+
+        Args:
+            leaves: for each leaf, the values of the arguments that are read, with an axis that counts matrices first.
+            together: computes a stage on whole matrices for all leaves. Its arguments are the stage, the values that
+                all matrices share, the forms of what it gets and returns, and the arrays of each leaf.
+        """
+        *stages, last = self.stages
+        known = [dict(values) for values in leaves]
+        for n, stage in enumerate(stages):
+            given = [[values[v] for v in stage.given] for values in known]
+            if n % 2:
+                needed, returned = ([self.form(v) for v in vs] for vs in (stage.given, stage.found))
+                found = together(stage, [self.constants[v] for v in stage.shared], needed, returned, given)
+            else:
+                found = self._each(stage, given)
+            for values, new in zip(known, found, strict=True):
+                values.update(zip(stage.found, new, strict=True))
+        found = self._each(last, [[values[v] for v in last.given] for values in known])
+        return [self.structure.unflatten(values) for values in found]
+
+    def form(self, v: Any) -> tuple[tuple[int, ...], bool]:
+        """The shape of a value for one matrix, and whether it holds entries of it: a factor of a square one may not."""
+        return v.aval.shape, self.kinds.get(v) != 1
+
+    def _each(self, stage: Stage, rows: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        """The results of a stage on entries for each leaf, traced once for each shape."""
+        function, shared = jax.jit(stage.__call__), [self.constants[v] for v in stage.shared]
+        return [function(shared, *values) for values in rows]
+
+
+def stages_of(function: Callable[..., PyTree], shared: PyTree, *shapes: PyTree) -> Staged:
+    """Divide a function of one matrix, and of what belongs to it, into stages.
+
+    Args:
+        function: of values that all matrices share, trees of matrices, and trees of what belongs to them. It returns
+            two such trees.
+        shared: the values that all matrices share.
+        shapes: the shapes and dtypes of its other arguments.
+    """
+    values = jtu.tree_leaves(shared)
+    # Without the mesh in use: equations keep it, and a device of it computes them on arrays of its own.
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+        plain = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shared)  # of no mesh
+        closed, result = jax.make_jaxpr(function, return_shape=True)(plain, *shapes)
+    program, count = closed.jaxpr, len(values)
+    constants = dict(zip([*program.constvars, *program.invars[:count]], [*closed.consts, *values], strict=True))
+    arguments = program.invars[count:]
+    plan = _Plan(program, arguments)
+    kinds = dict(zip(arguments, _places(shapes), strict=True))
+    kinds |= {v: i for v, i in zip(program.outvars, _places(result), strict=True) if v in plan.maker}
+    return Staged(plan.stages(), constants, arguments, plan.spread(kinds), jtu.tree_structure(result))
+
+
+def _places(trees: PyTree) -> list[int]:
+    """For each array in a tuple of trees, the place of its tree."""
+    return [i for i, tree in enumerate(trees) for _ in jtu.tree_leaves(tree)]
+
+
+class _Plan:
+    """In which stage each equation of a program is computed, and what has to be known there.
+
+    The stage of an equation that needs whole matrices is that of the last such equation before it, if it needs nothing
+    else that has to travel, and else the next one. Stages on whole matrices are counted from one; zero is the start.
+    """
+
+    def __init__(self, program: Any, arguments: list[Any]):
+        self.program, self.arguments = program, arguments
+        self.maker = {v: equation for equation in program.eqns for v in equation.outvars}
+        self.differs = set(arguments)  # among matrices
+        self.stage = dict.fromkeys(arguments, 0)  # of what needs whole matrices
+        self.brought: list[dict[Any, None]] = [{}]  # to each stage
+        self.returned: list[dict[Any, None]] = [{}]  # from each stage
+        for equation in program.eqns:
+            if not self.differs.isdisjoint(_variables(equation)):
+                self.differs.update(equation.outvars)
+                if not _is_on_entries(equation):
+                    self._place(equation)
+
+    def stages(self) -> list[Stage]:
+        """Return the stages, of which every second one is computed on whole matrices."""
+        for v in (*self.program.outvars, *(v for stage in self.brought for v in stage)):
+            self._return(v)
+        found: list[Stage] = []
+        for k, (brought, returned) in enumerate(zip(self.brought, self.returned, strict=True)):
+            if k:
+                known = {v for stage in self.returned[:k] for v in stage} | set(self.arguments)
+                found += [self._between(known, list(brought)), self._between(set(brought), list(returned))]
+        known = {v for stage in self.returned for v in stage} | set(self.arguments)
+        return [*found, self._between(known, self.program.outvars)]
+
+    def spread(self, kinds: dict[Any, int]) -> dict[Any, int]:
+        """Return what variables are like: arithmetic is between arrays of one kind."""
+        rows = [
+            [v for v in (*_variables(each), *each.outvars) if v in self.differs and v.aval.shape == shape]
+            for each in self.program.eqns
+            for shape in [each.outvars[0].aval.shape]
+            if _is_on_entries(each) and each.primitive.name != "transpose"
+        ]
+        while new := {v: kinds[u] for row in rows for u in row if u in kinds for v in row if v not in kinds}:
+            kinds = kinds | new
+        return kinds
+
+    def _place(self, equation: Any) -> None:
+        """Choose the stage of an equation that needs whole matrices, and what is brought there for it."""
+        needed = [v for v in _variables(equation) if v in self.differs]
+        last = max((self.stage[root] for v in needed for root in self._roots(v)), default=0)
+        if not last or not all(self._is_there(v, last) or len(self._roots(v)) == 1 for v in needed):
+            last += 1
+        if last == len(self.brought):
+            self.brought.append({})
+            self.returned.append({})
+        for v in needed:
+            if not self._is_there(v, last):
+                roots = self._roots(v)
+                self.brought[last].update(dict.fromkeys(roots if len(roots) == 1 else [v]))
+        self.stage.update(dict.fromkeys(equation.outvars, last))
+
+    def _return(self, v: Any) -> None:
+        """Return from the stages what a value is computed from on entries."""
+        if _is_literal(v) or v not in self.differs or v in self.arguments:
+            return
+        if v in self.stage:
+            self.returned[self.stage[v]][v] = None
+            return
+        roots = self._roots(v)
+        last = max(self.stage[root] for root in roots)
+        if last and len(roots) > 1 and self._is_there(v, last):
+            self.returned[last][v] = None  # one value in place of several
+            return
+        for each in _variables(self.maker[v]):
+            self._return(each)
+
+    def _roots(self, v: Any) -> frozenset[Any]:
+        """The arguments and results of whole matrices from which a value is computed on entries."""
+        if v not in self.differs:
+            return frozenset()
+        if v in self.stage:
+            return frozenset([v])
+        return frozenset().union(*map(self._roots, _variables(self.maker[v])))
+
+    def _is_there(self, v: Any, stage: int) -> bool:
+        """Whether a stage on whole matrices has a value, or can compute it from what it has."""
+        if v not in self.differs or v in self.brought[stage]:
+            return True
+        if v in self.stage:
+            return 0 < self.stage[v] == stage
+        return all(self._is_there(each, stage) for each in _variables(self.maker[v]))
+
+    def _between(self, known: set[Any], found: list[Any]) -> Stage:
+        """The stage that computes some values from those that are known."""
+        equations, given, shared, seen = [], {}, {}, set()
+
+        def visit(v: Any) -> None:
+            if _is_literal(v) or v in seen:
+                return
+            seen.add(v)
+            if v in known:
+                given[v] = None
+            elif v not in self.maker:
+                shared[v] = None
+            else:
+                equation = self.maker[v]
+                for each in _variables(equation):
+                    visit(each)
+                seen.update(equation.outvars)
+                equations.append(equation)
+
+        for v in found:
+            visit(v)
+        # A batch of results needs one of arguments.
+        return Stage(equations, list(shared), list(given) or self.arguments[:1], found)
+
+
+def _variables(equation: Any) -> list[Any]:
+    return [v for v in equation.invars if not _is_literal(v)]
+
+
+def _is_literal(variable: Any) -> bool:
+    return hasattr(variable, "val")
+
+
+def _value(known: dict[Any, Any], variable: Any) -> Any:
+    return variable.val if _is_literal(variable) else known[variable]
+
+
+def _evaluate(equations: Sequence[Any], known: dict[Any, Any], found: Sequence[Any]) -> list[Any]:
+    """The values of some variables."""
+    for each in equations:
+        results = _results(each, [_value(known, v) for v in each.invars])
+        known.update(zip(each.outvars, results, strict=True))
+    return [_value(known, v) for v in found]
+
+
+def _results(equation: Any, values: list[Any]) -> Sequence[Array]:
+    if equation.primitive.name in ("jit", "pjit"):
+        # By its equations: the types of its own results name no mesh.
+        closed = equation.params["jaxpr"]
+        program = closed.jaxpr
+        known = dict(zip([*program.constvars, *program.invars], [*closed.consts, *values], strict=True))
+        return _evaluate(program.eqns, known, program.outvars)
+    functions, params = (), equation.primitive.get_bind_params(equation.params)
+    if isinstance(params, tuple):  # before JAX 0.11
+        functions, params = params
+    found = equation.primitive.bind(*functions, *values, **params)
+    return found if equation.primitive.multiple_results else [found]
+
+
+def _is_on_entries(equation: Any) -> bool:
+    """Whether an equation can be computed on parts of matrices."""
+    if equation.primitive.name not in _CALLS:
+        return equation.primitive.name in _ON_ENTRIES
+    inner = [getattr(x, "jaxpr", x) for x in equation.params.values() if hasattr(getattr(x, "jaxpr", x), "eqns")]
+    return all(_is_on_entries(each) for program in inner for each in program.eqns)
