@@ -12,6 +12,7 @@ import operator
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -132,6 +133,15 @@ def classes_in(module: str) -> list[type]:
     return [x for x in names.values() if inspect.isclass(x) and x.__module__ == module]
 
 
+def rule_of(name: str) -> str:
+    """The methods of the rule on one matrix of an optimizer; nothing for any other one."""
+    parts = getattr(runs.made(name).transform(), "parts", {}).values()
+    classes = [type(part) for part in parts if isinstance(part, mx.AbstractMatrixwise)]
+    names = vars(mx.AbstractMatrixwise).keys() - {"init", "update"}
+    methods = [x for cls in classes for name, x in vars(cls).items() if name in names and inspect.isfunction(x)]
+    return "\n".join(textwrap.dedent(inspect.getsource(method)) for method in methods)
+
+
 def companions(cls: type) -> list[str]:
     """The transforms and the states that the page of an optimizer documents too.
 
@@ -163,6 +173,7 @@ def page(name: str, rates: dict[str, float | None]) -> str:
         runs=runs,
         rates=rates,
         given=", ".join(f"`{field}={value}`" for field, value in runs.ARGUMENTS.get(name, {}).items()),
+        rule=rule_of(name),
         example=example(cls),
         citation=mx.citation(runs.made(name)),
         **defaults(card.optimizer),

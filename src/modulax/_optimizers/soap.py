@@ -54,7 +54,7 @@ class SOAP(AbstractOptimizer):
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleBySOAP`; by default all arrays whose axes
             are inputs and outputs.
-        normalize_grads: whether the direction of each array is divided by the root of its mean square.
+        normalize_grads: whether the direction of each matrix is divided by the root of its mean square.
         correct_bias: whether to correct the bias of the moments, as above.
         preconditioner_dtype: dtype in which outer products and bases are kept, as in `ScaleBySOAP`; by default
             that of the parameters, at least float32.

@@ -66,7 +66,7 @@ class ScaleBySOAP(AbstractMatrixwise[SOAPState]):
         max_precond_dim: the longest side of a matrix that gets a basis; the other side may still have one.
         weight_dimension_numbers: which parameters are matrices, as in `ScaleByMuon`; by default the roles of the
             parameters tell which axes are rows and columns, and all arrays with both are matrices, embeddings too.
-        normalize_grads: whether each direction is divided by the root of its mean square.
+        normalize_grads: whether the direction of each matrix is divided by the root of its mean square.
         correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
         preconditioner_dtype: dtype in which outer products and bases are kept; by default that of the parameters, at
             least float32. They are computed in at least float32. In bfloat16, averages with a decay rate above 0.99

@@ -148,25 +148,33 @@ class _Plan:
 
     The stage of an equation that needs whole matrices is that of the last such equation before it, if it needs nothing
     else that has to travel, and else the next one. Stages on whole matrices are counted from one; zero is the start.
+
+    Attributes:
+        maker: the equation of each variable.
+        roots: the arguments and results of whole matrices from which a variable is computed on entries; none if it is
+            the same for all matrices.
+        stage: that of each root.
+        brought: what each stage gets.
+        returned: what each stage returns.
     """
 
     def __init__(self, program: Any, arguments: list[Any]):
         self.program, self.arguments = program, arguments
         self.maker = {v: equation for equation in program.eqns for v in equation.outvars}
-        self.differs = set(arguments)  # among matrices
-        self.stage = dict.fromkeys(arguments, 0)  # of what needs whole matrices
-        self.brought: list[dict[Any, None]] = [{}]  # to each stage
-        self.returned: list[dict[Any, None]] = [{}]  # from each stage
+        self.roots = {v: frozenset([v]) for v in arguments}
+        self.stage = dict.fromkeys(arguments, 0)
+        self.brought: list[dict[Any, None]] = [{}]
+        self.returned: list[dict[Any, None]] = [{}]
         for equation in program.eqns:
-            if not self.differs.isdisjoint(_variables(equation)):
-                self.differs.update(equation.outvars)
-                if not _is_on_entries(equation):
-                    self._place(equation)
+            roots = frozenset().union(*map(self._roots, _variables(equation)))
+            if roots and not _is_on_entries(equation):
+                self._place(equation)
+            else:
+                self.roots.update(dict.fromkeys(equation.outvars, roots))
 
     def stages(self) -> list[Stage]:
         """Return the stages, of which every second one is computed on whole matrices."""
-        for v in (*self.program.outvars, *(v for stage in self.brought for v in stage)):
-            self._return(v)
+        self._return([v for vs in (self.program.outvars, *self.brought) for v in vs if not _is_literal(v)])
         found: list[Stage] = []
         for k, (brought, returned) in enumerate(zip(self.brought, self.returned, strict=True)):
             if k:
@@ -178,7 +186,7 @@ class _Plan:
     def spread(self, kinds: dict[Any, int]) -> dict[Any, int]:
         """Return what variables are like: arithmetic is between arrays of one kind."""
         rows = [
-            [v for v in (*_variables(each), *each.outvars) if v in self.differs and v.aval.shape == shape]
+            [v for v in (*_variables(each), *each.outvars) if self._roots(v) and v.aval.shape == shape]
             for each in self.program.eqns
             for shape in [each.outvars[0].aval.shape]
             if _is_on_entries(each) and each.primitive.name != "transpose"
@@ -187,10 +195,13 @@ class _Plan:
             kinds = kinds | new
         return kinds
 
+    def _roots(self, v: Any) -> frozenset[Any]:
+        return self.roots.get(v, frozenset())
+
     def _place(self, equation: Any) -> None:
         """Choose the stage of an equation that needs whole matrices, and what is brought there for it."""
-        needed = [v for v in _variables(equation) if v in self.differs]
-        last = max((self.stage[root] for v in needed for root in self._roots(v)), default=0)
+        needed = [v for v in _variables(equation) if self._roots(v)]
+        last = max(self.stage[root] for v in needed for root in self._roots(v))
         if not last or not all(self._is_there(v, last) or len(self._roots(v)) == 1 for v in needed):
             last += 1
         if last == len(self.brought):
@@ -200,62 +211,50 @@ class _Plan:
             if not self._is_there(v, last):
                 roots = self._roots(v)
                 self.brought[last].update(dict.fromkeys(roots if len(roots) == 1 else [v]))
+        self.roots |= {v: frozenset([v]) for v in equation.outvars}
         self.stage.update(dict.fromkeys(equation.outvars, last))
-
-    def _return(self, v: Any) -> None:
-        """Return from the stages what a value is computed from on entries."""
-        if _is_literal(v) or v not in self.differs or v in self.arguments:
-            return
-        if v in self.stage:
-            self.returned[self.stage[v]][v] = None
-            return
-        roots = self._roots(v)
-        last = max(self.stage[root] for root in roots)
-        if last and len(roots) > 1 and self._is_there(v, last):
-            self.returned[last][v] = None  # one value in place of several
-            return
-        for each in _variables(self.maker[v]):
-            self._return(each)
-
-    def _roots(self, v: Any) -> frozenset[Any]:
-        """The arguments and results of whole matrices from which a value is computed on entries."""
-        if v not in self.differs:
-            return frozenset()
-        if v in self.stage:
-            return frozenset([v])
-        return frozenset().union(*map(self._roots, _variables(self.maker[v])))
 
     def _is_there(self, v: Any, stage: int) -> bool:
         """Whether a stage on whole matrices has a value, or can compute it from what it has."""
-        if v not in self.differs or v in self.brought[stage]:
-            return True
-        if v in self.stage:
-            return 0 < self.stage[v] == stage
-        return all(self._is_there(each, stage) for each in _variables(self.maker[v]))
+        waiting, seen = [v], set()
+        while waiting:
+            v = waiting.pop()
+            if v in seen or not self._roots(v) or v in self.brought[stage]:
+                continue
+            seen.add(v)
+            if v not in self.stage:
+                waiting += _variables(self.maker[v])
+            elif not 0 < self.stage[v] == stage:
+                return False
+        return True
+
+    def _return(self, waiting: list[Any]) -> None:
+        """Return from the stages what values are computed from on entries."""
+        seen = set(self.arguments)
+        while waiting:
+            v = waiting.pop()
+            if v in seen or not (roots := self._roots(v)):
+                continue
+            seen.add(v)
+            last = max(self.stage[root] for root in roots)
+            # One value in place of several.
+            if v in self.stage or (last and len(roots) > 1 and self._is_there(v, last)):
+                self.returned[last][v] = None
+            else:
+                waiting += _variables(self.maker[v])
 
     def _between(self, known: set[Any], found: list[Any]) -> Stage:
         """The stage that computes some values from those that are known."""
-        equations, given, shared, seen = [], {}, {}, set()
-
-        def visit(v: Any) -> None:
-            if _is_literal(v) or v in seen:
-                return
-            seen.add(v)
-            if v in known:
-                given[v] = None
-            elif v not in self.maker:
-                shared[v] = None
-            else:
-                equation = self.maker[v]
-                for each in _variables(equation):
-                    visit(each)
-                seen.update(equation.outvars)
+        needed = dict.fromkeys(v for v in found if not _is_literal(v))
+        equations = []
+        for equation in reversed(self.program.eqns):
+            if any(v in needed and v not in known for v in equation.outvars):
                 equations.append(equation)
-
-        for v in found:
-            visit(v)
+                needed.update(dict.fromkeys(_variables(equation)))
+        given = [v for v in needed if v in known]
+        shared = [v for v in needed if v not in known and v not in self.maker]
         # A batch of results needs one of arguments.
-        return Stage(equations, list(shared), list(given) or self.arguments[:1], found)
+        return Stage(equations[::-1], shared, given or self.arguments[:1], found)
 
 
 def _variables(equation: Any) -> list[Any]:
