@@ -137,7 +137,7 @@ def rule_of(name: str) -> str:
     """The methods of the rule on one matrix of an optimizer; nothing for any other one."""
     parts = getattr(runs.made(name).transform(), "parts", {}).values()
     classes = [type(part) for part in parts if isinstance(part, mx.AbstractMatrixwise)]
-    names = vars(mx.AbstractMatrixwise).keys() - {"init", "update"}
+    names = {name for name in vars(mx.AbstractMatrixwise) if name[0] != "_"} - {"init", "update"}
     methods = [x for cls in classes for name, x in vars(cls).items() if name in names and inspect.isfunction(x)]
     return "\n".join(textwrap.dedent(inspect.getsource(method)) for method in methods)
 

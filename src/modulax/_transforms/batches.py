@@ -85,6 +85,7 @@ def in_float32(function: Callable[..., Sequence[Array]]) -> Callable[..., tuple[
 
     def computed(*xs: Array) -> tuple[Array, ...]:
         dtype, wide = xs[0].dtype, at_least_float32(xs[0].dtype)
-        return tuple(in_dtype(y, dtype) if y.dtype == wide else y for y in function(*(in_dtype(x, wide) for x in xs)))
+        results = function(*(in_dtype(x, wide) if x.dtype == dtype else x for x in xs))
+        return tuple(in_dtype(y, dtype) if y.dtype == wide else y for y in results)
 
     return computed
