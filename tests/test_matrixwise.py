@@ -274,6 +274,15 @@ def test_a_wrong_shape_is_named(rule: Any, message: str):
     assert any(type(rule).__name__ in note for note in error.value.__notes__)
 
 
+def test_factors_are_those_of_rows_and_columns():
+    class Named(rules()["Roots"]):
+        factors: ClassVar = {"right": "right_root", "left_root": "left"}
+
+    params = {"w": jnp.ones((2, 3))}
+    with pytest.raises(ValueError, match="of rows `left` and those of columns `right`; it has `left_root`"):
+        Named().update(params, Named().init(params))
+
+
 def test_factors_need_an_improvement():
     params = {"w": jnp.ones((2, 3))}
     with pytest.raises(NotImplementedError, match="`NoImprovement` has `factors`, but no `improve_factor`"):

@@ -201,7 +201,7 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
             # A leaf that is masked out is None, as an absent leaf is everywhere in Equinox.
             return treedef.unflatten([getattr(found[i], name) if i in found else None for i in range(len(leaves))])
 
-        trees = {name: tree(name) for name in _tree_fields(example)}
+        trees = {name: tree(name) for name in tree_fields(example)}
         counter = _counter(example)
         count = {counter.name: no_steps()} if counter else {}
         return type(example)(**count, **self.init_shared(params), **trees)
@@ -233,7 +233,8 @@ def _counter(state: State) -> dataclasses.Field | None:
     return next((f for f in dataclasses.fields(state) if "counts" in f.metadata), None)
 
 
-def _tree_fields(state: State) -> list[str]:
+def tree_fields(state: State) -> list[str]:
+    """Return the names of the fields of a state that are trees like the parameters."""
     return [f.name for f in dataclasses.fields(state) if kind_of(f) == "params"]
 
 
@@ -308,7 +309,7 @@ def _aligned(
     like = _selected(updates, chosen)
     if (tree := rule._read(like, extra)) is not None:
         own |= dict(zip(indices, jtu.tree_leaves(tree), strict=True))
-    fields = _tree_fields(state)
+    fields = tree_fields(state)
     aligned = [align(getattr(state, field), like, f"{type(rule).__name__}.update") for field in fields]
     rows = zip(*(values for values, _ in aligned), strict=True) if fields else [()] * len(indices)
     one = _Aligned(

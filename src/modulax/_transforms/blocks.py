@@ -36,7 +36,7 @@ class Layout(NamedTuple):
     Args:
         matrix: how it is matrices; None for one column.
         size: the longest side of a block; None for whole matrices, without axes that count blocks.
-        is_array: whether it stays as it is, and is no matrix.
+        is_array: whether the array is not a matrix and keeps its shape.
     """
 
     matrix: Matrix | None

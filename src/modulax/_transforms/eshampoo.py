@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
-from .._support.arithmetic import abs_sq, at_least_float32, is_due, safe_sqrt, second_moment_like, zeros_in
+from .._support.arithmetic import (
+    abs_sq,
+    at_least_float32,
+    is_due,
+    safe_increment,
+    safe_sqrt,
+    second_moment_like,
+    zeros_in,
+)
 from .._support.checks import DECAY, FRACTION, WHOLE
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
@@ -109,7 +117,7 @@ class ScaleByEShampoo(AbstractMatrixwise[EShampooState]):
         return count + 1
 
     def is_time(self, now, count):
-        step, start = count + 1, first_due(self)
+        step, start = safe_increment(count), first_due(self)
         return (step == start) | ((step > start) & is_due(step, self.precondition_frequency))
 
     def accumulate_matrix(self, now, g, s):

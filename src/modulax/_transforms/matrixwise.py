@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._protocol.counted import AbstractCounted
-from .._protocol.leafwise import StateT
+from .._protocol.leafwise import StateT, tree_fields
 from .._protocol.schedule_values import resolve
 from .._roles.find import as_roles
 from .._support.arithmetic import (
@@ -34,6 +34,7 @@ from .._support.module import kind_of, with_fields
 from .._support.placement import shard_like, typed_like, undivided
 from .._support.types import Params, Updates
 from .._support.varying import cond
+from ..linalg._eigenbasis import SIDES
 from ..tree._align import align
 from ..tree._leafmap import cast_all
 from ..tree._math import widened
@@ -90,7 +91,10 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     """
 
     factors: ClassVar[Mapping[str, str]] = {}
-    """Fields of square matrices from which `improve_factor` computes others every few steps, and these."""
+    """The fields that `improve_factor` computes every few steps, by the fields of square matrices that it reads.
+
+    The latter are `left`, which belongs to the rows, and `right`, which belongs to the columns.
+    """
 
     carried: ClassVar[tuple[str, ...]] = ()
     """Fields that `carry_matrix` changes whenever these change."""
@@ -102,7 +106,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     """What becomes of arrays that aren't matrices: they pass, or are given to the rule as they are, or as a column."""
 
     is_for_hidden_layers: ClassVar[bool] = False
-    """Whether embeddings and heads are no matrices, where their roles are known."""
+    """Whether to leave out embeddings and heads, where their roles are known."""
 
     @abc.abstractmethod
     def init_matrix(self, x: Array) -> StateT:
@@ -224,7 +228,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         # If no leaf has a state, the names of the fields come from that of a matrix.
         one = jax.eval_shape(self.init_matrix, jax.ShapeDtypeStruct((1, 1), default_float()))
         states = [found.get(i) for i in range(len(leaves))]
-        trees = {name: treedef.unflatten([getattr(s, name, None) for s in states]) for name in _tree_fields(one)}
+        trees = {name: treedef.unflatten([getattr(s, name, None) for s in states]) for name in tree_fields(one)}
         return with_fields(one, **self.init_shared(params), **trees, count=no_steps())
 
     def update(
@@ -258,10 +262,11 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         method, x = "init_other" if layout.matrix is None else "init_matrix", layout.of(undivided(p, range(p.ndim)))
         with located(type(self).__name__, method):
             s = getattr(self, method)(x)
-            fields = {name: y for name in _tree_fields(s) if (y := getattr(s, name)) is not None}
+            fields = {name: y for name in tree_fields(s) if (y := getattr(s, name)) is not None}
+            of_entries = _fields_of_entries(s)
             for name, y in fields.items():
                 place = f"`{name}` has shape {y.shape} for matrices of shape {x.shape}."
-                if name not in _fields_of_entries(s):
+                if name not in of_entries:
                     if y.shape[: layout.axes_before] != x.shape[: layout.axes_before]:
                         raise ValueError(f"{place} Begin with the axes that count them: `(*x.shape[:-2], ...)`.")
                 elif y.shape == x.shape:
@@ -272,10 +277,6 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
                         f"`like_params(per_matrix=True)`."
                     )
         return with_fields(s, **fields)
-
-
-def _tree_fields(state: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(state) if kind_of(field) == "params"]
 
 
 def _fields_of_entries(state: Any) -> set[str]:
@@ -333,7 +334,7 @@ class _Step:
         """Pair the trees by the paths of their leaves."""
         gs, call = jtu.tree_leaves(updates), f"{type(rule).__name__}.update"
         ps = [None] * len(gs) if beside is None else jtu.tree_leaves(beside)
-        columns = {name: align(getattr(state, name), updates, call) for name in _tree_fields(state)}
+        columns = {name: align(getattr(state, name), updates, call) for name in tree_fields(state)}
         fields = [{name: values[i] for name, (values, _) in columns.items()} for i in range(len(gs))]
         rebuild = {name: put for name, (_, put) in columns.items()}
         return cls(rule, now, state, rule._layouts(updates), gs, ps, fields, _fields_of_entries(state), rebuild)
@@ -388,6 +389,11 @@ class _Step:
 
     def improve(self, count: Array) -> None:
         """Replace the factors by better ones if it is time, and carry over what depends on them."""
+        if unknown := [name for name in self.rule.factors if name not in SIDES]:
+            raise ValueError(
+                f"`{type(self.rule).__name__}.factors` names the square matrices of rows `left` and those of columns "
+                f"`right`; it has `{unknown[0]}`."
+            )
         places = [(i, name) for i in self.layouts for name in self.rule.factors if self.fields[i][name] is not None]
         if not places:
             return
@@ -450,7 +456,7 @@ class _Step:
     def _filled(self, i: int, name: str) -> np.ndarray:
         """Which rows fill a block up, for each factor of a leaf."""
         x = self.fields[i][name]
-        filled = self.layouts[i].filled(self.updates[i].shape, list(self.rule.factors).index(name))
+        filled = self.layouts[i].filled(self.updates[i].shape, SIDES.index(name))
         return np.broadcast_to(filled[..., None, :], (*x.shape[:-2], 1, x.shape[-1]))
 
     def _of(self, i: int, is_of_entries: bool) -> Fields:
@@ -462,7 +468,7 @@ class _Step:
 
     def _state(self, fields: Fields) -> Any:
         """The state of a leaf, in at least float32."""
-        missing = dict.fromkeys(_tree_fields(self.state))
+        missing = dict.fromkeys(tree_fields(self.state))
         return with_fields(self.state, **(missing | widened(fields)))
 
 

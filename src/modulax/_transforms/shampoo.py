@@ -15,7 +15,7 @@ from .._protocol.container import AbstractContainer, part
 from .._protocol.fields import Number, OptionalNumber, number
 from .._protocol.small_steps import largest
 from .._protocol.transform import AbstractTransform, Effect, EmptyState
-from .._support.arithmetic import at_least_float32, bias, is_due, zeros_in
+from .._support.arithmetic import at_least_float32, bias, is_due, safe_increment, zeros_in
 from .._support.checks import DECAY, FRACTION, WHOLE
 from .._support.module import AbstractState, counter, like_params, nested, shared
 from .._support.types import Count, Params, Shared, State, Updates
@@ -164,7 +164,7 @@ class ScaleByShampoo(AbstractContainer, AbstractMatrixwise[ShampooState]):
         return out, dataclasses.replace(new, grafting_state=grafting)
 
     def _prepare(self, count, state):
-        step = state.count + 1
+        step = safe_increment(state.count)
         # Roots that exist are used until the next ones are due.
         is_time = jnp.where(state.has_roots, is_due(step, self.precondition_frequency), step >= first_due(self))
         return count + 1, is_time, state.has_roots | is_time
