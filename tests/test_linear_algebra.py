@@ -359,6 +359,43 @@ def test_a_bound_is_one_of_the_problem_whatever_its_size():
     assert "unroll=3" in str(program)
 
 
+# --- Of a preconditioner -------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_outer_products_eigenbases_and_their_inverse_roots(is_complex: bool):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 2, 4)) + (1j * rng.normal(size=(3, 2, 4)) if is_complex else 0)
+    x = jnp.asarray(x)
+    left, right = (linalg.outer_product(x, side) for side in ("left", "right"))
+    np.testing.assert_allclose(left, x @ x.conj().mT)
+    np.testing.assert_allclose(right, x.conj().mT @ x)
+    basis = np.asarray(linalg.eigenbasis(left))
+    diagonal = basis.conj().swapaxes(-1, -2) @ left @ basis
+    values = np.linalg.eigvalsh(left)
+    np.testing.assert_allclose(diagonal, values[..., None, ::-1] * np.eye(2), atol=1e-12)
+    for root, exponents in (
+        (linalg.inverse_root(left, 0.25, 1e-3), [0.25] * 3),
+        (linalg.inverse_root(left, jnp.array([[0.25], [0.5], [1.0]]), 1e-3), [0.25, 0.5, 1.0]),
+    ):
+        for one, matrix, exponent in zip(root, left, exponents, strict=True):
+            values, vectors = np.linalg.eigh(matrix)
+            expected = (vectors * (values + 1e-3) ** -exponent) @ vectors.conj().T
+            np.testing.assert_allclose(one, expected, rtol=1e-9)
+    # Of a matrix without rank, the eigenvalues are raised to eps.
+    np.testing.assert_allclose(linalg.inverse_root(jnp.zeros((2, 2)), 0.5, 1e-4), 100 * np.eye(2))
+
+
+def test_outer_products_of_huge_matrices_are_finite():
+    x = jnp.full((2, 3), 1e30)
+    product = linalg.outer_product(x, "left")
+    assert np.isfinite(product).all()
+    np.testing.assert_allclose(product / product[0, 0], 1)
+    with refused("`outer_product(side=...)` must be one of"):
+        linalg.outer_product(x, "rows")
+
+
 # --- Sentences -----------------------------------------------------------------------------------
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from modulax._transforms import outer_products
-from modulax.linalg import _orthonormal_factor as factor
+from modulax.linalg import _eigenbasis, _orthonormal_factor as factor
 
 from . import test_released_matrices, test_released_shampoo
 from .released import distances, trajectory
@@ -136,7 +135,7 @@ def test_inside_shard_map(check_vma: bool):
 @pytest.mark.usefixtures("x64")
 def test_released_code_has_the_same_trajectories(monkeypatch: pytest.MonkeyPatch):
     """The signs of columns are others than by Householder's method, and cancel."""
-    monkeypatch.setattr(outer_products, "orthonormal_factor", factor._on_gpu)
+    monkeypatch.setattr(_eigenbasis, "orthonormal_factor", factor._on_gpu)
     by_eigenbasis = {name: test_released_shampoo.CASES[name] for name in ("SOAP/default", "SOAP/some", "SOAP.meta/qr")}
 
     def points() -> Any:

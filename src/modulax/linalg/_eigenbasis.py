@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, DTypeLike, Inexact
 
 from .._support.arithmetic import in_dtype, scalar_like
+from .._support.checks import check_option
 from ._orthonormal_factor import orthonormal_factor
 from ._products import adjoint, product
 from ._singular import reciprocal
@@ -36,8 +37,14 @@ def scale(x: Array, factor: Array) -> Array:
     return jax.lax.mul(x, factor if factor.ndim == 0 else jax.lax.broadcast_in_dim(factor, x.shape, range(factor.ndim)))
 
 
-def outer_product(x: Array, side: Side) -> Array:
-    """Return $X X^*$ for the left side, and $X^* X$ for the right one; of a huge matrix, a multiple that is finite."""
+def outer_product(x: Inexact[Array, "*batch m n"], side: str) -> Inexact[Array, "*batch k k"]:
+    """Return $X X^*$ for the left side, and $X^* X$ for the right one; of a huge matrix, a multiple that is finite.
+
+    Args:
+        x: matrices.
+        side: `"left"` or `"right"`.
+    """
+    check_option("outer_product", "side", side, SIDES)
     largest = jax.lax.reduce_max(jax.lax.abs(x), (x.ndim - 2, x.ndim - 1))
     one, most = np.ones((), largest.dtype), np.asarray(_MOST, largest.dtype)
     x = scale(x, jax.lax.min(jax.lax.div(most, jax.lax.max(largest, one)), one))
