@@ -40,7 +40,7 @@ def in_batches(
     for places in kinds.values():
         batches = [lists[0][i].shape[:-2] for i in places]
         first, *others = (_joined([xs[i] for i in places]) for xs in lists)
-        results = function(_after(after, first), *others)
+        results = function(computed_after(after, first), *others)
         after = results[:1]
         for i, *parts in zip(places, *(_separate(y, batches, is_flat) for y in results), strict=True):
             out[i] = tuple(parts)
@@ -69,8 +69,8 @@ def _separate(y: Array, batches: Sequence[tuple[int, ...]], is_flat: bool) -> Se
     return [jax.lax.reshape(part, (*batch, *y.shape[1:])) for part, batch in zip(parts, batches, strict=True)]
 
 
-def _after(before: Sequence[Array], x: Array) -> Array:
-    """The same array, which a program has only once it has others.
+def computed_after(before: Sequence[Array], x: Array) -> Array:
+    """Return the same array, which a program has only once it has others.
 
     XLA for CPU calls LAPACK for the matrices of a batch in the threads that also run the batches, and waits for them:
     several batches at once may wait for each other forever. It drops optimization barriers.

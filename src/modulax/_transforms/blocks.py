@@ -9,7 +9,7 @@ or the columns.
 import collections
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from jaxtyping import Array, PyTree
 
 from .._support.placement import cuts_tiles, shard_like
 from ..tree._leafmap import map_with
+from .batches import computed_after
 from .matrices import Matrix
 from .spread import divided_along, number_of_devices, over_devices
 from .stages import Stage, Staged, stages_of
@@ -90,6 +91,7 @@ def map_blocks(
     rows: Sequence[Row],
     *,
     first: Callable[[PyTree, PyTree], tuple[Any, PyTree]] = lambda _, arrays: ({}, arrays),
+    is_joined: bool = False,
 ) -> list[tuple[Any, PyTree, PyTree]]:
     """Apply a function to the blocks of each leaf, of which each device of a mesh computes some.
 
@@ -105,29 +107,67 @@ def map_blocks(
         rows: for each leaf, the first tree, of arrays in the shape of the leaf, and the second one.
         first: what is computed of the shared values and the arrays before these are divided. It returns one more
             result, and arrays.
+        is_joined: whether leaves are joined on one device, too: those whose blocks have one shape in one batch. What is
+            decomposed or divided by triangular matrices depends on the first array, and the last result on that.
 
     Returns:
         for each leaf, the first result of `first`, and those of `function`.
     """
     layouts, places = list(layouts), range(len(rows))
-    divided = [i for i in places if not layouts[i].is_array and number_of_devices(_first(rows[i])) > 1]
-    alone = sorted({*places} - {*divided})
+    devices = [1 if layouts[i].is_array else number_of_devices(_first(rows[i])) for i in places]
+    joined = [i for i in places if is_joined or devices[i] > 1]
+    alone = sorted({*places} - {*joined})
     found = map_with(
         functools.partial(_alone, first, function, shared), [layouts[i] for i in alone], [rows[i] for i in alone]
     )
     out = dict(zip(alone, found, strict=True))
-    kinds = collections.defaultdict[_Kind, list[int]](list)
-    begun = map_with(lambda _, arrays: first(shared, arrays), [None] * len(divided), [rows[i][:1] for i in divided])
-    begun = dict(zip(divided, begun, strict=True))
+    kinds = collections.defaultdict[Hashable, list[int]](list)
+    begun = map_with(lambda _, arrays: first(shared, arrays), [None] * len(joined), [rows[i][:1] for i in joined])
+    begun = dict(zip(joined, begun, strict=True))
     given = {i: (arrays, rows[i][1]) for i, (_, arrays) in begun.items()}
-    for i in divided:
-        kinds[_Kind.of(layouts[i], given[i])].append(i)
-    for kind, members in kinds.items():
+    for i in joined:
+        whole = _first(rows[i]).shape if layouts[i].is_array else None
+        kinds[_Kind.of(layouts[i], given[i]), devices[i], whole].append(i)
+    after: Sequence[Array] = ()
+    for (kind, count, _), members in kinds.items():
+        if count == 1:
+            found = _in_a_batch(function, shared, [layouts[i] for i in members], [given[i] for i in members], after)
+            after = jtu.tree_leaves(found[-1])[-1:]
+            out |= {i: (begun[i][0], *row) for i, row in zip(members, found, strict=True)}
+            continue
         staged, before = stages_of(function, shared, *kind.of_one()), []
         for batch in _rounds(members, kind, {i: _first(given[i]) for i in members}):
             before = _joined(staged, kind, [layouts[i] for i in batch], [given[i] for i in batch], before)
             out |= {i: (begun[i][0], *row) for i, row in zip(batch, before, strict=True)}
     return [out[i] for i in places]
+
+
+def _in_a_batch(
+    function: Function, shared: Any, layouts: Sequence[Layout], rows: Sequence[Row], after: Sequence[Array]
+) -> list[Row]:
+    """The results for leaves on one device whose blocks have one shape, in one batch, after other results."""
+    trees = [(jtu.tree_map(layout.of, arrays), others) for layout, (arrays, others) in zip(layouts, rows, strict=True)]
+    batches = [_first(tree).shape[: layout.axes_before] for layout, tree in zip(layouts, trees, strict=True)]
+    flat = [
+        [_reshaped(y, (math.prod(batch), *y.shape[len(batch) :])) for y in jtu.tree_leaves(tree)]
+        for batch, tree in zip(batches, trees, strict=True)
+    ]
+    first, *others = (jax.lax.concatenate(ys, 0) for ys in zip(*flat, strict=True))
+    given = jtu.tree_structure(trees[0]).unflatten([computed_after(after, first), *others])
+    call = functools.partial(function, shared)
+    results, structure = jtu.tree_flatten((jax.vmap(call) if layouts[0].is_array else call)(*given))
+    parts = zip(*(jax.lax.split(y, list(map(math.prod, batches))) for y in results), strict=True)
+    out = []
+    for layout, (like, _), batch, ys in zip(layouts, rows, batches, parts, strict=True):
+        arrays, own = structure.unflatten([_reshaped(y, (*batch, *y.shape[1:])) for y in ys])
+        shape = _first(like).shape
+        out.append((jtu.tree_map(lambda y: layout.back(y, shape), arrays), own))  # noqa: B023
+    return out
+
+
+def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
+    # By `lax`: hundreds of calls of `jnp` take longer to trace than what is computed.
+    return x if x.shape == shape else jax.lax.reshape(x, shape)
 
 
 def _first(tree: PyTree) -> Array:

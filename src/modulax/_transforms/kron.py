@@ -7,14 +7,11 @@ are divided by their largest entries first, so that no product of them overflows
 
 import collections
 import dataclasses
-import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -34,15 +31,12 @@ from .._support.arithmetic import (
 )
 from .._support.checks import DECAY, FRACTION
 from .._support.keys import key, next_keys
-from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Params, Updates
-from .._support.varying import cond
-from ..linalg._eigenbasis import SIDES, Side, largest_entry, outer_product
+from .._support.module import AbstractState, counter, like_params, shared
+from .._support.types import Count, Shared
+from ..linalg._eigenbasis import Side, largest_entry, outer_product
 from ..linalg._products import adjoint, product
-from ..tree._leafmap import map_with
-from .batches import in_batches
-from .matrices import Matrix, matrices_as
-from .matrix_rule import AbstractMatrixRule, by_field, by_leaf
+from .matrices import matrices_as
+from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
 from .outer_products import applied
 
@@ -61,27 +55,32 @@ class KronState(AbstractState):
     """
 
     mu: PyTree = like_params(moment=1.0)
-    left: PyTree = like_params(exact=True)
-    right: PyTree = like_params(exact=True)
-    update_counter: Count = shared()
-    rng_key: Array = shared()
-    count: Count = shared()
+    left: PyTree = like_params(exact=True, per_matrix=True)
+    right: PyTree = like_params(exact=True, per_matrix=True)
+    update_counter: Shared[Count] = shared(None)
+    rng_key: Shared[Array] = shared(None)
+    count: Shared[Count] = counter()
 
 
-class _Leaf(NamedTuple):
-    """The state of one leaf."""
+class _Now(NamedTuple):
+    """What a step of the factors needs, and what the next steps do.
 
-    mu: Array
-    left: Array
-    right: Array | None
+    Args:
+        unbias: the bias correction of the momentum.
+        is_due: whether the factors move.
+        is_balanced: whether they are balanced first.
+        since: the number of steps since they moved.
+        key: the key of the next step.
+    """
 
-    def with_factors(self, factors: Sequence[Array]) -> "_Leaf":
-        """The leaf with other factors, of which those of `_Kind.factors` may have an axis more."""
-        stored = {side: q.reshape(getattr(self, side).shape) for side, q in zip(SIDES, factors, strict=False)}
-        return self._replace(**stored)
+    unbias: Array
+    is_due: Array
+    is_balanced: Array
+    since: Array
+    key: Array
 
 
-class ScaleByKron(AbstractMatrixRule):
+class ScaleByKron(AbstractMatrixwise[KronState]):
     r"""Whitens the momentum of each matrix by two triangular factors: the direction of Kron (PSGD).
 
     $$
@@ -130,6 +129,9 @@ class ScaleByKron(AbstractMatrixRule):
         [code](https://github.com/evanatyourservice/kron_torch) of Kron, 2024.
     """
 
+    improved: ClassVar = ("left", "right")
+    others: ClassVar = "array"
+
     b1: Number = number(0.9, needs=DECAY)
     preconditioner_update_probability: Number = number(1.0, needs=FRACTION)
     precond_lr: Number = number(0.1)
@@ -142,79 +144,75 @@ class ScaleByKron(AbstractMatrixRule):
     momentum_into_precond_update: bool = eqx.field(static=True, default=True)
     key: Any = key()
 
-    def init(self, params: Params) -> KronState:
-        """Return momenta of zeros, multiples of the identity as factors, and a copy of the key."""
-        leaves, treedef = jtu.tree_flatten(params)
-        scale = at_start(self.precond_init_scale)
-        found = [_initial(scale, p, k) for p, k in zip(leaves, self._kinds(params), strict=True)]
-        trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
-        kept, zero = jnp.array(self.key, copy=True), jnp.zeros((), jnp.int32)
-        return KronState(*trees, update_counter=zero, rng_key=kept, count=jnp.zeros((), jnp.int32))
+    @property
+    def improves_updates(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the momentum has noise when the factors move."""
+        return self.momentum_into_precond_update
 
-    def _direction(self, updates: Updates, state: KronState) -> tuple[Updates, KronState]:
-        now = self.at(state)
-        leaves, treedef = jtu.tree_flatten(updates)
-        kinds = self._kinds(updates)
-        before, rebuild = by_leaf(_Leaf, state, updates, "ScaleByKron.update")
+    def init_matrix(self, x):
+        batch, sizes = x.shape[:-2], x.shape[-2:]
+        left, right = (
+            self._identity(x, (*batch, n), is_triangular, 2)
+            for n, is_triangular in zip(sizes, self._triangular(sizes), strict=True)
+        )
+        return KronState(zeros_in(x, None), left, right)
+
+    def init_other(self, x):
+        (is_triangular,) = self._triangular((x.size,))
+        return KronState(
+            zeros_in(x, None), self._identity(x, (x.size,) if is_triangular else x.shape, is_triangular, 1), None
+        )
+
+    def init_shared(self, params):
+        del params
+        return {"update_counter": jnp.zeros((), jnp.int32), "rng_key": jnp.array(self.key, copy=True)}
+
+    def _prepare(self, count, state):
         since = safe_increment(state.update_counter)
         # The inverse of 1 / 61 in float32 is more than 61.
-        is_due = since.astype(float) * jnp.asarray(now.preconditioner_update_probability, float) >= 1 - 1e-5
-        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            t = safe_increment(state.count).astype(float)
-            average = functools.partial(_averaged, now.b1, t)
-            rows = map_with(average, kinds, list(zip(leaves, before, strict=True)))
-            gradients, momenta, after = [x for x, _, _ in rows], [x for _, x, _ in rows], [s for *_, s in rows]
+        is_due = since.astype(float) * jnp.asarray(self.preconditioner_update_probability, float) >= 1 - 1e-5
+        kept, (first,) = next_keys(state.rng_key, 1)
+        since = jnp.where(is_due, jnp.zeros_like(since), since)
+        return _Now(bias(self.b1, count + 1), is_due, jax.random.uniform(first) < _BALANCED, since, kept)
 
-            def moved() -> tuple[list[Array], list[_Leaf]]:
-                xs = momenta if self.momentum_into_precond_update else gradients
-                noisy, new = now._with_next_factors(state, kinds, xs, after)
-                return noisy if self.momentum_into_precond_update else momenta, new
+    def share(self, now):
+        return {"update_counter": now.since, "rng_key": now.key}
 
-            momenta, after = cond(is_due, moved, lambda: (momenta, after))
-            found = map_with(_clipped, kinds, list(zip(momenta, after, strict=True)))
-        out = [kind.back(u).astype(g.dtype) for kind, u, g in zip(kinds, found, leaves, strict=True)]
-        since, (kept, _) = jnp.where(is_due, jnp.zeros_like(since), since), next_keys(state.rng_key, 0)
-        trees, count = by_field(after, rebuild), safe_increment(state.count)
-        return treedef.unflatten(out), KronState(*trees, update_counter=since, rng_key=kept, count=count)
+    def is_time(self, now, count):
+        del count
+        return now.is_due
 
-    def _with_next_factors(
-        self, state: KronState, kinds: "list[_Kind]", xs: list[Array], leaves: list[_Leaf]
-    ) -> tuple[list[Array], list[_Leaf]]:
-        """The matrices with noise, and the leaves after a step of their factors."""
-        is_balanced, noise = self._drawn(state, xs)
-        step = jax.jit(functools.partial(_improved, self.precond_lr, is_balanced))
-        factors = [kind.factors(s) for kind, s in zip(kinds, leaves, strict=True)]
-        xs, leaves, found = list(xs), list(leaves), []
-        for count in (1, 2):  # of factors: in one batch, all have as many
-            places = [i for i, kind in enumerate(kinds) if len(kind.triangular) == count]
-            columns: list[list[Any]] = [[factors[i][k] for i in places] for k in range(count)]
-            before = [left for left, *_ in found]
-            found = in_batches(step, [noise[i] for i in places], [xs[i] for i in places], *columns, after=before)
-            for i, (*new, x) in zip(places, found, strict=True):
-                xs[i], leaves[i] = x, leaves[i].with_factors(new)
-        return xs, leaves
+    def filter_leaf(self, now, g, s):
+        mu = moment(self.b1, s.mu, g)
+        x, new = mu / now.unbias, dataclasses.replace(s, mu=mu)
+        return ((x,) if self.momentum_into_precond_update else (x, g)), new
 
-    def _drawn(self, state: KronState, like: Sequence[Array]) -> tuple[Array, list[Array]]:
-        """Whether this step balances the factors, and standard normal numbers like the matrices of each leaf.
+    def improve_matrix(self, now, g, s, drawn):
+        *kept, x = g
+        noise, x = _column(drawn, s), _noisy(_column(x, s), _column(drawn, s))
+        factors = _improved(self.precond_lr, now.is_balanced, noise, x, _Factors.of(s, x))
+        return (*kept, x.reshape(g[-1].shape)), factors.stored(s)
 
-        The tests against the released code put its numbers in their place.
-        """
+    def update_matrix(self, now, g, s, p):
+        del now, p
+        x = _column(g[0], s)
+        factors, a, scale = _whitened(_Factors.of(s, x), x)
+        u = factors.whitened_back(a)
+        rms = safe_sqrt(jnp.mean(abs_sq(u), axis=(-2, -1), keepdims=True))
+        return (u * jnp.minimum(scale, _MOST_RMS / _or_one(rms))).reshape(g[0].shape), s
+
+    def _drawn(self, state, gs, states):
         kinds = collections.defaultdict[Any, list[int]](list)
-        for i, x in enumerate(like):
+        xs = [_column(x, s) for (*_, x), s in zip(gs, states, strict=True)]
+        for i, x in enumerate(xs):
             kinds[x.shape, x.dtype].append(i)
-        _, (first, *keys) = next_keys(state.rng_key, 1 + len(kinds))
-        noise = list(like)
+        _, (_, *keys) = next_keys(state.rng_key, 1 + len(kinds))
+        noise = list(xs)
         for k, ((shape, dtype), places) in zip(keys, kinds.items(), strict=True):
             # All of one shape at once, because a generator takes long to compile.
             for i, v in zip(places, jax.random.normal(k, (len(places), *shape), dtype), strict=True):
-                noise[i] = v
-        return jax.random.uniform(first) < _BALANCED, noise
-
-    def _kinds(self, tree: PyTree) -> "list[_Kind]":
-        return [
-            _Kind(tuple(x.shape), matrix, self._triangular((x.size,) if matrix is None else matrix.size))
-            for x, matrix in zip(jtu.tree_leaves(tree), self._matrices(tree), strict=True)
-        ]
+                noise[i] = v.reshape(gs[i][-1].shape)
+        return noise
 
     def _triangular(self, sizes: tuple[int, ...]) -> tuple[bool, ...]:
         """Which sides of these lengths have triangular factors."""
@@ -227,34 +225,19 @@ class ScaleByKron(AbstractMatrixRule):
             is_diagonal[longest] = True
         return tuple(not x for x in is_diagonal)
 
+    def _identity(self, x: Array, shape: tuple[int, ...], is_triangular: bool, sides: int) -> Array:
+        """Multiples of the identity in a shape without their columns, for one of so many sides."""
+        dtype = at_least_float32(x.dtype)
+        scale = jnp.asarray(at_start(self.precond_init_scale), default_float()) ** (1 / sides)
+        scale = scale.astype(real_dtype(dtype))
+        if is_triangular:
+            return jnp.broadcast_to(scale.astype(dtype) * jnp.eye(shape[-1], dtype=dtype), (*shape, shape[-1]))
+        return jnp.full(shape, scale)
 
-class _Kind(NamedTuple):
-    """What a leaf is: its shape, how it is a batch of matrices, and which of their sides have triangular factors."""
 
-    shape: tuple[int, ...]
-    matrix: Matrix | None
-    triangular: tuple[bool, ...]
-
-    @property
-    def form(self) -> tuple[int, ...]:
-        """The shape of its matrices; anything else is one column."""
-        if self.matrix is None:
-            return (int(np.prod(self.shape)), 1)
-        return (*(self.shape[axis] for axis in self.matrix.batch), *self.matrix.size)
-
-    def of(self, x: Array) -> Array:
-        return x.reshape(self.form) if self.matrix is None else self.matrix.of(x)
-
-    def back(self, x: Array) -> Array:
-        return x.reshape(self.shape) if self.matrix is None else self.matrix.back(x)
-
-    def factors(self, leaf: _Leaf) -> "_Factors":
-        """The factors as matrices; diagonals are a column for the left side, and a row for the right one."""
-        *batch, rows, columns = self.form
-        left = leaf.left if self.triangular[0] else leaf.left.reshape(*batch, rows, 1)
-        if leaf.right is None:
-            return _Factors(left, None)
-        return _Factors(left, leaf.right if self.triangular[1] else leaf.right.reshape(*batch, 1, columns))
+def _column(x: Array, s: KronState) -> Array:
+    """Matrices as they are, and any other array as one column."""
+    return x.reshape(-1, 1) if s.right is None else x
 
 
 class _Factors(NamedTuple):
@@ -262,6 +245,21 @@ class _Factors(NamedTuple):
 
     left: Array
     right: Array | None
+
+    @classmethod
+    def of(cls, s: KronState, x: Array) -> "_Factors":
+        """The factors of matrices: diagonals are a column for the left side, and a row for the right one."""
+        *batch, rows, columns = x.shape
+        left = s.left if s.left.shape == (*batch, rows, rows) else s.left.reshape(*batch, rows, 1)
+        if s.right is None:
+            return cls(left, None)
+        is_triangular = s.right.shape == (*batch, columns, columns)
+        return cls(left, s.right if is_triangular else s.right.reshape(*batch, 1, columns))
+
+    def stored(self, s: KronState) -> KronState:
+        """The state with these factors."""
+        right = None if self.right is None else self.right.reshape(s.right.shape)
+        return dataclasses.replace(s, left=self.left.reshape(s.left.shape), right=right)
 
     def whitened(self, x: Array) -> Array:
         """Multiply matrices by both factors: $Q_L X Q_R^*$."""
@@ -313,33 +311,6 @@ def _divided(q: Array | None, x: Array, side: Side) -> Array:
     return jax.lax.linalg.triangular_solve(q, x, left_side=is_left, transpose_a=is_left, conjugate_a=is_left)
 
 
-def _initial(scale: Any, p: Array, kind: _Kind) -> _Leaf:
-    """No momentum, and multiples of the identity."""
-    dtype = at_least_float32(p.dtype)
-    scale = jnp.asarray(scale, default_float()) ** (1 / len(kind.triangular))
-    scale = scale.astype(real_dtype(dtype))
-
-    def factor(shape: tuple[int, ...], is_triangular: bool) -> Array:
-        if is_triangular:
-            return jnp.broadcast_to(scale.astype(dtype) * jnp.eye(shape[-1], dtype=dtype), (*shape, shape[-1]))
-        return jnp.full(shape, scale)
-
-    *batch, rows, columns = kind.form
-    if kind.matrix is None:
-        shape = (rows,) if kind.triangular[0] else kind.shape
-        return _Leaf(zeros_in(p, None), factor(shape, kind.triangular[0]), None)
-    left, right = (factor((*batch, n), x) for n, x in zip((rows, columns), kind.triangular, strict=True))
-    return _Leaf(zeros_in(p, None), left, right)
-
-
-def _averaged(b1: Array, t: Array, kind: _Kind, g: Array, s: _Leaf) -> tuple[Array, Array, _Leaf]:
-    """The gradient and the momentum as matrices, and the leaf with the new momentum."""
-    x = g.astype(at_least_float32(g.dtype))
-    b1, t = (scalar_like(y, x) for y in (b1, t))
-    mu = moment(b1, s.mu.astype(x.dtype), x)
-    return kind.of(x), kind.of(mu / bias(b1, t)), s._replace(mu=mu.astype(s.mu.dtype))
-
-
 def _noisy(x: Array, noise: Array) -> Array:
     largest = largest_entry(x)
     return x + _DAMPING * largest * jnp.mean(jnp.abs(x / largest), axis=(-2, -1), keepdims=True) * noise
@@ -352,12 +323,9 @@ def _whitened(factors: _Factors, x: Array) -> tuple[_Factors, Array, Array]:
     return scaled, scaled.whitened(x / largest), most * largest * most
 
 
-def _improved(
-    learning_rate: Array, is_balanced: Array, noise: Array, x: Array, left: Array, right: Array | None = None
-) -> tuple[Array, ...]:
-    """The factors of matrices after a step, and the matrices with noise."""
-    x = _noisy(x, noise)
-    factors = _Factors(left, right).balanced(is_balanced)
+def _improved(learning_rate: Array, is_balanced: Array, noise: Array, x: Array, factors: _Factors) -> _Factors:
+    """The factors of matrices after a step."""
+    factors = factors.balanced(is_balanced)
     scaled, a, scale = _whitened(factors, x)
     # Only the ratio of A and B matters.
     a, b = a * jnp.minimum(scale, 1), scaled.colored(noise) * jnp.minimum(1 / scale, 1)
@@ -365,10 +333,9 @@ def _improved(
     is_zero = jnp.all(x == 0, axis=(-2, -1), keepdims=True)
     rate = jnp.where(is_zero, 0, scalar_like(learning_rate, x))
     a, b = a / largest, b / largest
-    new_left = factors.left - rate * _change(factors.left, a, b, "left")
-    if factors.right is None:
-        return new_left, x
-    return new_left, factors.right - rate * _change(factors.right, a, b, "right"), x
+    left = factors.left - rate * _change(factors.left, a, b, "left")
+    right = None if factors.right is None else factors.right - rate * _change(factors.right, a, b, "right")
+    return _Factors(left, right)
 
 
 def _change(q: Array, a: Array, b: Array, side: Side) -> Array:
@@ -397,11 +364,3 @@ def _length(x: Array) -> Array:
 def _or_one(x: Array) -> Array:
     """A divisor that isn't negative, or one where it is zero."""
     return jnp.where(x > 0, x, 1)
-
-
-def _clipped(kind: _Kind, x: Array, s: _Leaf) -> Array:
-    """The whitened matrices, each of which has a bounded root mean square."""
-    factors, a, scale = _whitened(kind.factors(s), x)
-    u = factors.whitened_back(a)
-    rms = safe_sqrt(jnp.mean(abs_sq(u), axis=(-2, -1), keepdims=True))
-    return u * jnp.minimum(scale, _MOST_RMS / _or_one(rms))

@@ -1,0 +1,301 @@
+"""One step of an `AbstractMatrixwise` rule, with the state of the tree as one dict of fields for each leaf.
+
+`MatrixStep` maps the methods of the rule over the leaves that are matrices (`map_blocks`, which lays them out and
+divides them over the devices of a mesh). What changes every few steps is computed of all leaves at once, under one
+`cond`: the factors, from square matrices of all sizes, or any fields, from the updates.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .._protocol.leafwise import tree_fields
+from .._support.arithmetic import at_least_float32, in_dtype
+from .._support.failures import located
+from .._support.module import kind_of, with_fields
+from .._support.types import Updates
+from .._support.varying import cond
+from ..linalg._eigenbasis import SIDES
+from ..tree._align import align
+from ..tree._leafmap import cast_all, map_with
+from ..tree._math import widened
+from .batches import in_batches, in_float32
+from .blocks import Layout, map_blocks
+from .spread import batched_by_memory, number_of_devices
+
+Fields = dict[str, Any]  # of the state of one leaf
+Shared = tuple[Any, Any]  # the rule and `now`
+
+
+class Factors(NamedTuple):
+    """What is known of the factors of a batch.
+
+    Args:
+        sides: the number of sides with a factor that the matrix of each factor has, as a column.
+        filled: which rows and columns fill up a block, as a row of zeros and ones for each factor; None if there are
+            none.
+    """
+
+    sides: Array
+    filled: Array | None
+
+
+def fields_of_entries(state: Any) -> set[str]:
+    """The fields with a value for each entry; those of the others belong to matrices."""
+    fields = dataclasses.fields(state)
+    return {f.name for f in fields if kind_of(f) == "params" and not f.metadata.get("per_matrix")}
+
+
+@dataclasses.dataclass
+class MatrixStep:
+    """One step of a rule: what there is of each leaf.
+
+    Args:
+        rule: the rule, with numbers in the place of schedules.
+        now: what `prepare` returned.
+        state: the state of the tree before the step.
+        layouts: how leaves are matrices, by their places, without those that pass.
+        updates: the update of each leaf.
+        beside: the parameter of each leaf, or what is given in its place.
+        fields: the fields of the state of each leaf, which change during the step.
+        of_entries: the names of those fields that have a value for each entry.
+        rebuild: for each field, the function that makes a tree of the values of all leaves.
+        given: what `update_matrix` gets in place of the update of each leaf, by its place, if it is known before.
+    """
+
+    rule: Any
+    now: Any
+    state: Any
+    layouts: dict[int, Layout]
+    updates: list[Array]
+    beside: list[Any]
+    fields: list[Fields]
+    of_entries: set[str]
+    rebuild: dict[str, Callable[[list[Any]], PyTree]]
+    given: dict[int, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shared(self) -> Shared:
+        return self.rule, self.now
+
+    @classmethod
+    def of(cls, rule: Any, now: Any, updates: Updates, state: Any, beside: Any) -> "MatrixStep":
+        """Pair the trees by the paths of their leaves."""
+        gs, call = jtu.tree_leaves(updates), f"{type(rule).__name__}.update"
+        ps = [None] * len(gs) if beside is None else jtu.tree_leaves(beside)
+        columns = {name: align(getattr(state, name), updates, call) for name in tree_fields(state)}
+        fields = [{name: values[i] for name, (values, _) in columns.items()} for i in range(len(gs))]
+        rebuild = {name: put for name, (_, put) in columns.items()}
+        return cls(rule, now, state, rule._layouts(updates), gs, ps, fields, fields_of_entries(state), rebuild)
+
+    def trees(self) -> dict[str, PyTree]:
+        """Return the tree of each field."""
+        return {name: put([fields[name] for fields in self.fields]) for name, put in self.rebuild.items()}
+
+    def accumulate(self) -> None:
+        """Add the outer products of the updates."""
+
+        def accumulated(shared: Shared, g: Array, factors: Fields) -> tuple[Fields, Fields]:
+            x, s = widened(g), self._state(factors)
+            with _calling("accumulate_matrix", shared, x.dtype) as (rule, now):
+                return {}, _changed(s, rule.accumulate_matrix(now, x, s), factors)
+
+        rows = {i: (self.updates[i], self._of(i, False)) for i in self.layouts}
+        rows = {i: row for i, row in rows.items() if jtu.tree_leaves(row[1])}
+        found = map_blocks(accumulated, self.shared, [self.layouts[i] for i in rows], list(rows.values()))
+        for i, (_, _, factors) in zip(rows, found, strict=True):
+            self.fields[i] |= factors
+
+    def filter(self) -> None:
+        """Compute what `update_matrix` gets in place of the updates, before it is called."""
+
+        def filtered(_: None, g: Array, own: Fields) -> tuple[Fields, Any]:
+            changed, (x, *_) = self._filtered(self.shared, (g, None, own))
+            return changed, x
+
+        rows = [(self.updates[i], self._of(i, True)) for i in self.layouts]
+        for i, (changed, x) in zip(self.layouts, map_with(filtered, [None] * len(rows), rows), strict=True):
+            self.fields[i] |= changed
+            self.given[i] = x
+
+    def _filtered(self, shared: Shared, arrays: tuple[Array, Any, Fields]) -> tuple[Fields, tuple[Any, Any, Fields]]:
+        """The fields that `filter_leaf` changes, and the arguments of `update_matrix` after it."""
+        g, p, own = arrays
+        x, s = widened(g), self._state(own)
+        with _calling("filter_leaf", shared, x.dtype) as (rule, now):
+            x, new = rule.filter_leaf(now, x, s)
+            changed = _changed(s, new, own)
+        return changed, (x, p, own | changed)
+
+    def improve_matrices(self, count: Array) -> None:
+        """Replace the fields of `improved` by better ones if it is time, and what `update_matrix` gets."""
+        names = self.rule.improved
+        places = [i for i in self.layouts if any(self.fields[i][name] is not None for name in names)]
+        self.filter()
+
+        def improved(shared: Shared, arrays: tuple[Any, Any], others: tuple[Any, Fields]) -> tuple[Any, Fields]:
+            (of_entries, x), (of_matrices, factors) = arrays, others
+            drawn = of_entries if of_matrices is None else of_matrices
+            s = self._state(factors)
+            with _calling("improve_matrix", shared, jtu.tree_leaves(x)[0].dtype) as (rule, now):
+                x, new = rule.improve_matrix(now, x, s, drawn)
+                changed = {name: y for name, y in _changed(s, new, factors).items() if name in names}
+            return x if self.rule.improves_updates else None, changed
+
+        def better() -> list[tuple[Any, Fields]]:
+            layouts = [self.layouts[i] for i in places]
+            xs = [jtu.tree_map(layout.of, self.given[i]) for i, layout in zip(places, layouts, strict=True)]
+            drawn = self.rule._drawn(self.state, xs, [self._state(self._of(i, False)) for i in places])
+            rows = []
+            for i, layout, x, y in zip(places, layouts, xs, drawn, strict=True):
+                is_like = y is not None and y.shape == jtu.tree_leaves(x)[0].shape
+                back = layout.back(y, self.updates[i].shape) if is_like else None
+                rows.append(((back, self.given[i]), (None if is_like else y, self._of(i, False))))
+            found = map_blocks(improved, self.shared, layouts, rows, is_joined=True)
+            return [(x, self._picked(i, names) | changed) for i, (_, x, changed) in zip(places, found, strict=True)]
+
+        def kept() -> list[tuple[Any, Fields]]:
+            is_given = self.rule.improves_updates
+            return [(self.given[i] if is_given else None, self._picked(i, names)) for i in places]
+
+        for i, (x, new) in zip(places, cond(self.rule.is_time(self.now, count), better, kept), strict=True):
+            self.given[i] = self.given[i] if x is None else x
+            self.fields[i] |= new
+
+    def update(self) -> list[Array]:
+        """Return the updates of all leaves, in their dtypes, and change the states."""
+
+        def updated(
+            shared: Shared, arrays: tuple[Any, Any, Fields], factors: Fields
+        ) -> tuple[tuple[Array, Fields], Fields]:
+            x, p, own = arrays
+            s = self._state(own | factors)
+            with _calling("update_matrix", shared, jtu.tree_leaves(x)[0].dtype) as (rule, now):
+                u, new = rule.update_matrix(now, x, s, widened(p))
+                if u.shape != (shape := jtu.tree_leaves(x)[0].shape):
+                    raise ValueError(f"An update of shape {shape} became one of shape {u.shape}.")
+                return (u, _changed(s, new, own)), _changed(s, new, factors)
+
+        xs = [self.given.get(i, self.updates[i]) for i in self.layouts]
+        rows = [
+            ((x, self.beside[i], self._of(i, True)), self._of(i, False)) for i, x in zip(self.layouts, xs, strict=True)
+        ]
+        first = {} if self.given else {"first": self._filtered}
+        found = map_blocks(updated, self.shared, self.layouts.values(), rows, is_joined=self.rule.is_joined, **first)
+        out = list(self.updates)
+        for i, (kept, (u, own), factors) in zip(self.layouts, found, strict=True):
+            out[i] = in_dtype(u, out[i].dtype)
+            self.fields[i] |= kept | own | factors
+        return out
+
+    def improve(self, count: Array) -> None:
+        """Replace the factors by better ones if it is time, and carry over what depends on them."""
+        if unknown := [name for name in self.rule.factors if name not in SIDES]:
+            raise ValueError(
+                f"`{type(self.rule).__name__}.factors` names the square matrices of rows `left` and those of columns "
+                f"`right`; it has `{unknown[0]}`."
+            )
+        places = [(i, name) for i in self.layouts for name in self.rule.factors if self.fields[i][name] is not None]
+        if not places:
+            return
+        leaves, names = list(dict.fromkeys(i for i, _ in places)), {*self.rule.carried, *self.rule.factors.values()}
+
+        # Nothing else, because XLA for GPU copies what a branch returns unchanged.
+        def kept() -> list[Fields]:
+            return [self._picked(i, names) for i in leaves]
+
+        found = cond(self.rule.is_time(self.now, count), lambda: self._improved(places, leaves), kept)
+        for i, new in zip(leaves, found, strict=True):
+            self.fields[i] |= new
+
+    def _improved(self, places: list[tuple[int, str]], leaves: list[int]) -> list[Fields]:
+        """The factors of some leaves, computed from the square matrices at these places, and what is carried over."""
+
+        def improve(x: Array, factor: Array, sides: Array, filled: Array | None = None) -> tuple[Array, ...]:
+            with _calling("improve_factor", self.shared, x.dtype) as (rule, now):
+                return rule.improve_factor(now, x, factor, Factors(sides[..., 0], filled))
+
+        def carry(shared: Shared, own: Fields, factors: tuple[Fields, Fields, Fields]) -> tuple[Fields, Fields]:
+            old, *found = factors
+            if is_flat:
+                before = next(x.shape[:-2] for x in old.values() if x is not None)
+                found = jtu.tree_map(lambda y: jax.lax.reshape(y, (*before, *y.shape[1:])), found)
+            new, others = found
+            s, after = self._state(own | old), self._state(own | old | new)
+            with _calling("carry_matrix", shared, at_least_float32(jtu.tree_leaves(own)[0].dtype)) as (rule, now):
+                return _changed(s, rule.carry_matrix(now, s, after, others), own), new
+
+        of_factor, carried = self.rule.factors, self.rule.carried
+        lists = [
+            [self.fields[i][name] for i, name in places],
+            [self.fields[i][of_factor[name]] for i, name in places],
+            [self._sides(i, name) for i, name in places],
+            [self._filled(i, name) for i, name in places],
+        ]
+        is_filled = any(map(np.any, lists[3]))
+        # Reshaped by `carry`, which is traced once for each shape.
+        is_flat = bool(carried) and number_of_devices(lists[0][0]) == 1
+        function = batched_by_memory(in_float32(improve))
+        batches = in_batches(function, *(lists if is_filled else lists[:3]), is_flat=is_flat)
+        old = {i: self._picked(i, of_factor.values()) for i in leaves}
+        new: dict[int, Fields] = {i: {} for i in leaves}
+        others: dict[int, Fields] = {i: {} for i in leaves}
+        for (i, name), (factor, *more) in zip(places, batches, strict=True):
+            new[i][of_factor[name]] = in_dtype(factor, old[i][of_factor[name]].dtype)
+            others[i][name] = more
+        if not carried:
+            return [old[i] | new[i] for i in leaves]
+        rows = [(self._picked(i, carried), (old[i], new[i], others[i])) for i in leaves]
+        found = map_blocks(carry, self.shared, [self.layouts[i] for i in leaves], rows)
+        return [old[i] | own | factors for i, (_, own, factors) in zip(leaves, found, strict=True)]
+
+    def _sides(self, i: int, name: str) -> np.ndarray:
+        """The number of sides with a factor, for each factor of a leaf."""
+        sides = sum(self.fields[i][each] is not None for each in self.rule.factors)
+        return np.full((*self.fields[i][name].shape[:-2], 1, 1), sides)
+
+    def _filled(self, i: int, name: str) -> np.ndarray:
+        """Which rows fill a block up, for each factor of a leaf."""
+        x = self.fields[i][name]
+        filled = self.layouts[i].filled(self.updates[i].shape, SIDES.index(name))
+        return np.broadcast_to(filled[..., None, :], (*x.shape[:-2], 1, x.shape[-1]))
+
+    def _of(self, i: int, is_of_entries: bool) -> Fields:
+        """The fields of a leaf with values for its entries, or for its matrices."""
+        return {name: x for name, x in self.fields[i].items() if (name in self.of_entries) == is_of_entries}
+
+    def _picked(self, i: int, names: Iterable[str]) -> Fields:
+        return {name: self.fields[i][name] for name in names}
+
+    def _state(self, fields: Fields) -> Any:
+        """The state of a leaf, in at least float32."""
+        missing = dict.fromkeys(tree_fields(self.state))
+        return with_fields(self.state, **(missing | widened(fields)))
+
+
+@contextlib.contextmanager
+def _calling(method: str, shared: Shared, dtype: Any) -> Iterator[Shared]:
+    """Give the rule and `now` in the dtype of what a method of the rule is called with."""
+    name = type(shared[0]).__name__
+    # A real number times a complex array is complex.
+    with jax.numpy_dtype_promotion("standard"), jax.named_scope(name), located(name, method):
+        yield cast_all(shared, dtype)
+
+
+def _changed(before: Any, after: Any, fields: Fields) -> Fields:
+    """The fields of a state that a rule has changed, in the dtypes that they are kept in."""
+    changed = {}
+    for name, kept in fields.items():
+        old, new = getattr(before, name), getattr(after, name)
+        if new is not old:
+            if jnp.shape(new) != jnp.shape(old):
+                raise ValueError(f"The field `{name}` of shape {jnp.shape(old)} became one of shape {jnp.shape(new)}.")
+            changed[name] = in_dtype(new, kept.dtype)
+    return changed
