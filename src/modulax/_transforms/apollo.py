@@ -1,14 +1,12 @@
 """The direction of Apollo: the gradient, scaled by factors that Adam would have in a low-rank projection."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, choice, number
@@ -19,21 +17,19 @@ from .._support.arithmetic import (
     is_due,
     moment,
     real_dtype,
-    safe_increment,
     safe_sqrt,
-    scalar_like,
     second_moment_like,
 )
 from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, WHOLE
 from .._support.keys import key, next_keys
-from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Params, Updates
-from .._support.varying import cond
-from ..tree._leafmap import map_with
+from .._support.module import AbstractState, counter, like_params, shared
+from .._support.types import Count, Shared
+from ..linalg import leading_directions
+from ..linalg._products import adjoint
+from ..linalg._range import leading_range
 from .galore import GaLoreDimensionNumbers
-from .low_rank import Side, directions, wide
 from .matrices import matrices_as
-from .matrix_rule import AbstractMatrixRule, by_field, by_leaf
+from .matrixwise import AbstractMatrixwise
 
 METHODS = ("random", "svd", "range")
 SCALES = ("channel", "tensor")
@@ -47,24 +43,15 @@ class ApolloState(AbstractState):
     matrices.
     """
 
-    mu: PyTree = like_params()
-    nu: PyTree = like_params(nonnegative=True)
-    projector: PyTree = like_params(exact=True)
-    norm: PyTree = like_params(exact=True)
-    key: Array = shared()
-    count: Count = shared()
+    mu: PyTree = like_params(per_matrix=True)
+    nu: PyTree = like_params(nonnegative=True, per_matrix=True)
+    projector: PyTree = like_params(exact=True, per_matrix=True)
+    norm: PyTree = like_params(exact=True, per_matrix=True)
+    key: Shared[Array] = shared(None)
+    count: Shared[Count] = counter()
 
 
-class _Leaf(NamedTuple):
-    """The state of one leaf."""
-
-    mu: Array
-    nu: Array
-    projector: Array | None
-    norm: Array | None
-
-
-class ScaleByApollo(AbstractMatrixRule):
+class ScaleByApollo(AbstractMatrixwise[ApolloState]):
     r"""Scales the gradient of every matrix as Adam scales its low-rank projection: the direction of Apollo.
 
     $$
@@ -105,6 +92,10 @@ class ScaleByApollo(AbstractMatrixRule):
         authors' [code](https://github.com/zhuhanqing/APOLLO).
     """
 
+    improved: ClassVar = ("projector",)
+    others: ClassVar = "array"
+    is_for_hidden_layers: ClassVar = True
+
     rank: int = eqx.field(static=True, default=256, metadata={"least": 1})
     update_proj_gap: Number = number(200, needs=WHOLE)
     scale: Number = number(1.0, needs=NON_NEGATIVE)
@@ -120,61 +111,79 @@ class ScaleByApollo(AbstractMatrixRule):
     weight_dimension_numbers: Any = eqx.field(static=True, default=None, converter=matrices_as(GaLoreDimensionNumbers))
     key: Any = key()
 
-    def init(self, params: Params) -> ApolloState:
-        """Return zeros; the first step computes the projectors."""
-        leaves, treedef = jtu.tree_flatten(params)
-        sides = self._sides(params)
-        found = [self._initial(p, sides.get(i)) for i, p in enumerate(leaves)]
-        trees = by_field(found, [treedef.unflatten] * len(_Leaf._fields))
-        return ApolloState(*trees, key=jnp.array(self.key, copy=True), count=jnp.zeros((), jnp.int32))
-
-    def _direction(self, updates: Updates, state: ApolloState) -> tuple[Updates, ApolloState]:
-        now = self.at(state)
-        leaves, treedef = jtu.tree_flatten(updates)
-        sides = self._sides(updates)
-        before, rebuild = by_leaf(_Leaf, state, updates, "ScaleByApollo.update")
-        projectors: list[Any] = [before[i].projector for i in sides]
-        for (i, side), projector in zip(sides.items(), projectors, strict=True):
-            side.check("ScaleByApollo.update", leaves[i], projector, self.rank)
-
-        def fresh() -> tuple[Array, list[Array]]:
-            return self._projectors(state.key, list(sides.values()), [leaves[i] for i in sides], projectors)
-
-        # `cond` rather than `where`: most steps compute no projectors.
-        is_time = is_due(state.count, now.update_proj_gap)
-        new_key, projectors = cond(is_time, fresh, lambda: (state.key, projectors))
-        for i, projector in zip(sides, projectors, strict=True):
-            before[i] = before[i]._replace(projector=projector)
-        step = functools.partial(_step, now, state.count.astype(float) + 1)
-        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            moved = map_with(step, list(map(sides.get, range(len(leaves)))), list(zip(leaves, before, strict=True)))
-        trees = by_field([leaf for _, leaf in moved], rebuild)
-        return treedef.unflatten([u for u, _ in moved]), ApolloState(
-            *trees, key=new_key, count=safe_increment(state.count)
-        )
-
-    def _sides(self, tree: PyTree) -> dict[int, Side]:
-        """The leaves that are matrices, by their places in JAX's order; of a square one, the rows are projected."""
-        matrices = self._matrices(tree, hidden=True)
-        return {i: Side(m, m.size[0] <= m.size[1]) for i, m in enumerate(matrices) if m is not None}
-
-    def _initial(self, p: Array, side: Side | None) -> _Leaf:
-        if side is None:
-            return _Leaf(jnp.zeros_like(p), second_moment_like(p), None, None)
-        mu = jnp.zeros(side.low_shape(self.rank), p.dtype)
+    def init_matrix(self, x):
+        *batch, rows, columns = x.shape
+        r = min(self.rank, rows, columns)
+        low = (*batch, r, columns) if _has_few_rows(x) else (*batch, rows, r)
+        projector = jnp.zeros((*batch, min(rows, columns), r), x.dtype)
+        mu = jnp.zeros(low, x.dtype)
         nu = second_moment_like(mu)
-        return _Leaf(mu, nu, jnp.zeros(side.shape(self.rank), p.dtype), jnp.zeros(mu.shape[:-2], nu.dtype))
+        return ApolloState(mu, nu, projector, jnp.zeros(batch, nu.dtype))
 
-    def _projectors(
-        self, raw: Array, sides: list[Side], leaves: list[Array], old: list[Array]
-    ) -> tuple[Array, list[Array]]:
-        """The key for the next ones, and new projectors in the dtypes of the old ones."""
-        if self.method == "random":
-            new_key, found = standard_normal(raw, old)
-            found = [x / x.shape[-1] ** 0.5 for x in found]
+    def init_other(self, x):
+        return ApolloState(jnp.zeros_like(x), second_moment_like(x), None, None)
+
+    def init_shared(self, params):
+        del params
+        return {"key": jnp.array(self.key, copy=True)}
+
+    def _prepare(self, count, state):
+        t, is_time = count + 1, is_due(state.count, self.update_proj_gap)
+        scale = safe_sqrt(bias(self.b2, t)) / bias(self.b1, t)
+        is_drawn = is_time & (self.method == "random")
+        key = jnp.where(is_drawn, next_keys(state.key, 0)[0], state.key)
+        return scale if self.correct_bias else jnp.ones_like(scale), is_time, key
+
+    def share(self, now):
+        return {"key": now[2]}
+
+    def is_time(self, now, count):
+        return now[1]
+
+    def improve_matrix(self, now, g, s, drawn):
+        r = s.projector.shape[-1]
+        if drawn is not None:
+            projector = drawn / r**0.5
         else:
-            new_key, found = raw, directions(sides, leaves, self.rank, self.method)
-        return new_key, [x.astype(y.dtype) for x, y in zip(found, old, strict=True)]
+            function = leading_range if self.method == "range" else leading_directions
+            projector = function(g, r, not _has_few_rows(g))
+        return g, dataclasses.replace(s, projector=projector)
+
+    def update_matrix(self, now, g, s, p):
+        del p
+        low = g
+        if s.projector is not None:
+            low = adjoint(s.projector) @ g if _has_few_rows(g) else g @ s.projector
+        mu, nu = moment(self.b1, s.mu, low), moment(self.b2, s.nu, abs_sq(low))
+        u, norm = mu / (self.eps + safe_sqrt(nu)), s.norm
+        if norm is not None:
+            u, norm = self._scaled(g, low, u, norm)
+        return now[0] * u, dataclasses.replace(s, mu=mu, nu=nu, norm=norm)
+
+    def _scaled(self, g: Array, low: Array, d: Array, last: Array) -> tuple[Array, Array]:
+        """Scaled gradients, and their norms before the last factor, given what Adam does in the projection."""
+        axes: Any = (-2, -1) if self.scale_type == "tensor" else -2 if _has_few_rows(g) else -1
+        root = safe_sqrt(self.scale)
+        u = _norm(d, axes) / (_LEAST + _norm(low, axes)) * g
+        u = root * u if self.scale_front else u
+        norm = _norm(u, (-2, -1))
+        if self.max_growth is not None:
+            last = last[..., None, None]
+            most = jnp.where(last > 0, self.max_growth * (_LEAST + last), norm)
+            shrinkage = jnp.minimum(1, most / jnp.where(norm > 0, norm, 1))
+            u, norm = shrinkage * u, shrinkage * norm
+        return u if self.scale_front else root * u, norm[..., 0, 0]
+
+    def _drawn(self, state, gs, states):
+        del gs
+        if self.method != "random":
+            return [None] * len(states)
+        return standard_normal(state.key, [s.projector for s in states])[1]
+
+
+def _has_few_rows(x: Array) -> bool:
+    """Whether the rows of matrices are projected; those of square ones are."""
+    return x.shape[-2] <= x.shape[-1]
 
 
 def standard_normal(raw: Array, like: Sequence[Array]) -> tuple[Array, list[Array]]:
@@ -182,38 +191,6 @@ def standard_normal(raw: Array, like: Sequence[Array]) -> tuple[Array, list[Arra
     kept, keys = next_keys(raw, len(like))
     dtypes = [at_least_float32(real_dtype(x.dtype)) for x in like]
     return kept, [jax.random.normal(k, x.shape, d) for k, x, d in zip(keys, like, dtypes, strict=True)]
-
-
-def _step(now: ScaleByApollo, t: Array, side: Side | None, g: Array, s: _Leaf) -> tuple[Array, _Leaf]:
-    """The update of one leaf, and its new state."""
-    x = wide(g)
-    b1, b2, eps, t = (scalar_like(y, x) for y in (now.b1, now.b2, now.eps, t))
-    low = x if side is None else side._replace(projector=s.projector).down(x)
-    mu, nu = moment(b1, s.mu.astype(low.dtype), low), moment(b2, s.nu, abs_sq(low))
-    u, norm = mu / (eps + safe_sqrt(nu)), s.norm
-    if side is not None and norm is not None:
-        u, new_norm = _scaled(now, side, x, low, u, norm)
-        norm = new_norm.astype(norm.dtype)
-    u = safe_sqrt(bias(b2, t)) / bias(b1, t) * u if now.correct_bias else u
-    return u.astype(g.dtype), _Leaf(mu.astype(s.mu.dtype), nu.astype(s.nu.dtype), s.projector, norm)
-
-
-def _scaled(now: ScaleByApollo, side: Side, g: Array, low: Array, d: Array, last: Array) -> tuple[Array, Array]:
-    """The scaled gradient of a matrix, and its norm before the last factor, given what Adam does in the projection."""
-    axes: Any = (-2, -1) if now.scale_type == "tensor" else -2 if side.is_rows else -1
-    factors = _norm(d, axes) / (_LEAST + _norm(low, axes))
-    root = safe_sqrt(scalar_like(now.scale, g))
-    u = factors.astype(g.dtype) * side.matrix.of(g)
-    u = root * u if now.scale_front else u
-    norm = _norm(u, (-2, -1))
-    if now.max_growth is not None:
-        growth = scalar_like(now.max_growth, g)
-        last = last.astype(norm.dtype)[..., None, None]
-        most = jnp.where(last > 0, growth * (_LEAST + last), norm)
-        shrinkage = jnp.minimum(1, most / jnp.where(norm > 0, norm, 1))
-        u, norm = shrinkage.astype(u.dtype) * u, shrinkage * norm
-    u = u if now.scale_front else root * u
-    return side.matrix.back(u), norm[..., 0, 0]
 
 
 def _norm(x: Array, axes: Any) -> Array:

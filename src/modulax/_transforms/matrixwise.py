@@ -260,7 +260,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
             of_entries = fields_of_entries(s)
             for name, y in fields.items():
                 place = f"`{name}` has shape {y.shape} for matrices of shape {x.shape}."
-                if name not in of_entries:
+                if name not in of_entries and not (layout.is_array and y.shape == x.shape):
                     if y.shape[: layout.axes_before] != x.shape[: layout.axes_before]:
                         raise ValueError(f"{place} Begin with the axes that count them: `(*x.shape[:-2], ...)`.")
                 elif y.shape == x.shape:
