@@ -8,6 +8,7 @@ or the columns.
 
 import collections
 import functools
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -38,11 +39,13 @@ class Layout(NamedTuple):
         matrix: how it is matrices; None for one column.
         size: the longest side of a block; None for whole matrices, without axes that count blocks.
         is_array: whether the array is not a matrix and keeps its shape.
+        parts: how each of several matrices that are joined in the array is blocks; empty if there is one.
     """
 
     matrix: Matrix | None
     size: int | None = None
     is_array: bool = False
+    parts: "tuple[Layout, ...]" = ()
 
     def of(self, x: Array) -> Array:
         if self.is_array:
@@ -57,6 +60,16 @@ class Layout(NamedTuple):
         if self.size is not None:
             y = unblocked(y, self._sides(shape))
         return y.reshape(shape) if self.matrix is None else self.matrix.back(y)
+
+    def split(self, x: Array) -> list[Array]:
+        """The arrays of which `parts` are layouts."""
+        assert self.matrix is not None
+        return self.matrix.pieces(x)
+
+    def join(self, xs: Sequence[Array]) -> Array:
+        """The array of these parts."""
+        assert self.matrix is not None
+        return self.matrix.joined(xs)
 
     def sides(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
         """For rows and columns of an array of some shape, the number of blocks and their length."""
@@ -140,6 +153,39 @@ def map_blocks(
             before = _joined(staged, kind, [layouts[i] for i in batch], [given[i] for i in batch], before)
             out |= {i: (begun[i][0], *row) for i, row in zip(batch, before, strict=True)}
     return [out[i] for i in places]
+
+
+def map_parts(
+    function: Function, shared: PyTree, layouts: Iterable[Layout], rows: Sequence[Row], **options: Any
+) -> list[tuple[Any, PyTree, PyTree]]:
+    """Call `map_blocks`, with each of several matrices that are joined in one array as an array of its own.
+
+    What belongs to the matrices of such an array is a tuple in place of each array.
+    """
+    layouts = list(layouts)
+    every: list[Layout] = []
+    flat: list[Row] = []
+    for layout, (arrays, others) in zip(layouts, rows, strict=True):
+        if not layout.parts:
+            every, flat = [*every, layout], [*flat, (arrays, others)]
+            continue
+        leaves, structure = jtu.tree_flatten(arrays)
+        columns = zip(*map(layout.split, leaves), strict=True)
+        every += layout.parts
+        flat += [
+            (structure.unflatten(column), {name: xs and xs[k] for name, xs in others.items()})
+            for k, column in enumerate(columns)
+        ]
+    found = iter(map_blocks(function, shared, every, flat, **options))
+    out = []
+    for layout in layouts:
+        if not layout.parts:
+            out.append(next(found))
+            continue
+        kept, arrays, others = zip(*itertools.islice(found, len(layout.parts)), strict=True)
+        joined = jtu.tree_map(lambda *xs: layout.join(xs), *arrays)  # noqa: B023
+        out.append((kept[0], joined, {name: tuple(each[name] for each in others) for name in others[0]}))
+    return out
 
 
 def _in_a_batch(

@@ -1,29 +1,25 @@
 """The direction of Dion: an orthonormal matrix of low rank, by one power step on a momentum that keeps the rest."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, PyTree
+from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.fields import Number, choice, number
-from .._support.arithmetic import abs_sq, at_least_float32, ratio, safe_increment, safe_sqrt, scalar_like, zeros_in
+from .._support.arithmetic import abs_sq, at_least_float32, in_dtype, ratio, safe_sqrt, zeros_in
 from .._support.checks import DECAY
 from .._support.keys import key, next_keys
-from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Params, Updates
+from .._support.module import AbstractState, counter, like_params
+from .._support.types import Count, Shared
 from ..linalg._eigenbasis import largest_entry, orthonormalized
 from ..linalg._products import adjoint, product
-from ..tree._align import align
-from ..tree._math import widened
-from .batches import in_batches
-from .matrices import Matrix, matrices_as
-from .matrix_rule import AbstractMatrixRule
+from .matrices import matrices_as
+from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
 
 BASES = ("shorter", "inputs")
@@ -44,11 +40,11 @@ class DionState(AbstractState):
     """
 
     mu: PyTree = like_params(moment=_weight)
-    basis: PyTree = like_params(exact=True)
-    count: Count = shared()
+    basis: PyTree = like_params(exact=True, per_matrix=True)
+    count: Shared[Count] = counter()
 
 
-class ScaleByDion(AbstractMatrixRule):
+class ScaleByDion(AbstractMatrixwise[DionState]):
     r"""Approximates the orthogonal factor of the momentum of every matrix by one of low rank: the direction of Dion.
 
     $$
@@ -82,6 +78,10 @@ class ScaleByDion(AbstractMatrixRule):
         authors' [code](https://github.com/microsoft/dion).
     """
 
+    is_joined: ClassVar = True
+    is_split: ClassVar = True
+    is_for_hidden_layers: ClassVar = True
+
     beta: Number = number(0.95, needs=DECAY)
     eps: Number = number(1e-8)
     mu_dtype: DTypeLike | None = eqx.field(static=True, default=None)
@@ -98,78 +98,43 @@ class ScaleByDion(AbstractMatrixRule):
         if not 0 < self.rank_fraction <= 1:
             raise ValueError(f"`rank_fraction` must be in (0, 1], got {self.rank_fraction!r}.")
 
-    def init(self, params: Params) -> DionState:
+    def is_transposed(self, rows, columns):
+        """Whether the basis belongs to the rows, which are inputs; the rule has it on the side of the columns."""
+        return self.basis == "inputs" or rows <= columns
+
+    def init(self, params):
         """Return momenta of zeros, and random bases."""
-        leaves, treedef = jtu.tree_flatten(params)
-        matrices = self._matrices(params, hidden=True)
-        _, keys = next_keys(jnp.asarray(self.key), len(leaves))
-        rows = zip(leaves, matrices, keys, strict=True)
-        mu = [None if m is None else zeros_in(p, self.mu_dtype) for p, m in zip(leaves, matrices, strict=True)]
-        basis = [None if m is None else self._initial(p, m, k) for p, m, k in rows]
-        return DionState(treedef.unflatten(mu), treedef.unflatten(basis), jnp.zeros((), jnp.int32))
+        state = super().init(params)
+        treedef = jtu.tree_structure(params)
+        _, keys = next_keys(jnp.asarray(self.key), treedef.num_leaves)
 
-    def _direction(self, updates: Updates, state: DionState) -> tuple[Updates, DionState]:
-        now = self.at(state)
-        leaves, treedef = jtu.tree_flatten(updates)
-        mu, rebuild_mu = align(state.mu, updates, "ScaleByDion.update")
-        bases, rebuild_bases = align(state.basis, updates, "ScaleByDion.update")
-        matrices = {i: m for i, m in enumerate(self._matrices(updates, hidden=True)) if m is not None}
-        wide = jtu.tree_leaves(widened(updates))
-        pieces = {i: m.pieces(wide[i] + mu[i].astype(wide[i].dtype)) for i, m in matrices.items()}
-        with jax.numpy_dtype_promotion("standard"):  # a real number times a complex array is complex
-            sums = [self._turned(x, x) for xs in pieces.values() for x in xs]
-            found = iter(in_batches(jax.jit(now._step), sums, [q for i in pieces for q in jtu.tree_leaves(bases[i])]))
-        for i, matrix in matrices.items():
-            rows = [(self._turned(u, x), self._turned(m, x), q) for x, (u, m, q) in zip(pieces[i], found, strict=False)]
-            u, kept, basis = zip(*rows, strict=True)
-            leaves[i] = matrix.joined(u).astype(leaves[i].dtype)
-            mu[i], bases[i] = matrix.joined(kept).astype(mu[i].dtype), _one_or_all(basis)
-        new = DionState(rebuild_mu(mu), rebuild_bases(bases), safe_increment(state.count))
-        return treedef.unflatten(leaves), new
+        def drawn(k, basis):
+            bases = jtu.tree_leaves(basis)  # of the matrices that are joined in an array
+            every = [k] if len(bases) == 1 else jax.random.split(k, max(len(bases), 1))
+            return [jax.random.normal(each, x.shape, x.dtype) for each, x in zip(every, bases, strict=False)]
 
-    def _initial(self, p: Array, matrix: Matrix, k: Array) -> Array | tuple[Array, ...]:
-        plain = jax.ShapeDtypeStruct(p.shape, p.dtype)  # of any sharding
-        pieces = jax.eval_shape(matrix.pieces, plain)
-        keys = [k] if len(pieces) == 1 else jax.random.split(k, len(pieces))
-        dtype = at_least_float32(p.dtype)
-        return _one_or_all([self._random(x.shape, dtype, k) for x, k in zip(pieces, keys, strict=True)])
+        found = [x for k, basis in zip(keys, treedef.flatten_up_to(state.basis), strict=True) for x in drawn(k, basis)]
+        return eqx.tree_at(lambda s: jtu.tree_leaves(s.basis), state, found)
 
-    def _random(self, shape: tuple[int, ...], dtype: DTypeLike, k: Array) -> Array:
-        *batch, rows, columns = shape
-        length = rows if self._is_turned(rows, columns) else columns
-        return jax.random.normal(k, (*batch, length, self._rank(min(rows, columns))), dtype)
+    def init_matrix(self, x):
+        *batch, rows, columns = x.shape
+        unit, most = self.rank_multiple_of, min(rows, columns)
+        rank = min(self.rank or unit * math.ceil(self.rank_fraction * most / unit), most)
+        return DionState(zeros_in(x, self.mu_dtype), jnp.zeros((*batch, columns, rank), at_least_float32(x.dtype)))
 
-    def _rank(self, most: int) -> int:
-        unit = self.rank_multiple_of
-        rank = self.rank or unit * math.ceil(self.rank_fraction * most / unit)
-        return min(rank, most)
-
-    def _is_turned(self, inputs: int, outputs: int) -> bool:
-        """Whether the basis belongs to the inputs, which are rows."""
-        return self.basis == "inputs" or inputs <= outputs
-
-    def _turned(self, x: Array, like: Array) -> Array:
-        """Matrices with the side of the basis as columns, by the shape of the matrices of a leaf; and the way back."""
-        return jnp.swapaxes(x, -2, -1) if self._is_turned(*like.shape[-2:]) else x
-
-    def _step(self, x: Array, basis: Array) -> tuple[Array, Array, Array]:
-        """The updates of a batch of matrices, their new momenta and bases."""
-        beta, eps = (scalar_like(y, x) for y in (self.beta, self.eps))
+    def update_matrix(self, now, g, s, p):
+        del now
+        x = g + s.mu
         largest = largest_entry(x)
-        b = x / largest.astype(x.dtype)  # no square of it overflows or underflows
-        p, r = x, basis.astype(x.dtype)
+        b = x / largest  # no square of it overflows or underflows
+        p, r = x, in_dtype(s.basis, x.dtype)
         for _ in range(self.power_iterations):
             y = product(b, r)
-            p = orthonormalized(y / largest_entry(y).astype(x.dtype))
+            p = orthonormalized(y / largest_entry(y))
             r = product(adjoint(b), p)
         norms = safe_sqrt(jnp.sum(abs_sq(r), axis=-2, keepdims=True))
-        q = r * ratio(jnp.ones_like(norms), norms + eps / largest).astype(x.dtype)
+        q = r * ratio(jnp.ones_like(norms), norms + self.eps / largest)
         is_zero = jnp.all(x == 0, axis=(-2, -1), keepdims=True)
         u = jnp.where(is_zero, 0, product(p, adjoint(q)))
-        kept = x - (1 - beta) * largest * product(p, adjoint(r))
-        return u, kept, jnp.where(is_zero, basis, q.astype(basis.dtype))
-
-
-def _one_or_all(arrays: Sequence[Array]) -> Array | tuple[Array, ...]:
-    """What a leaf has: an array, or a tuple where matrices of several sizes are joined."""
-    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+        mu = x - (1 - self.beta) * largest * product(p, adjoint(r))
+        return u, DionState(mu, jnp.where(is_zero, s.basis, q))

@@ -162,6 +162,18 @@ class Matrix:
             for part, (size, count) in zip(parts, self._runs, strict=True)
         ]
 
+    @property
+    def parts(self) -> list["Matrix"]:
+        """How each of the `pieces` is a batch of matrices."""
+        batch = tuple(self.shape[axis] for axis in self.batch)
+        shapes = [((count,) if count > 1 else ()) + (*batch, self.size[0], size) for size, count in self._runs]
+        return [Matrix(s, tuple(range(len(s) - 2)), (len(s) - 2,), (len(s) - 1,)) for s in shapes]
+
+    @property
+    def transposed(self) -> "Matrix":
+        """The transposes of the same matrices."""
+        return Matrix(self.shape, self.batch, self.columns, self.rows)
+
     def along_columns(self, values: np.ndarray) -> np.ndarray:
         """A value for each column, in a shape that broadcasts with the array, which is not reshaped then."""
         shape = [n if axis in self.columns else 1 for axis, n in enumerate(self.shape)]

@@ -27,7 +27,7 @@ from ..tree._align import align
 from ..tree._leafmap import cast_all, map_with
 from ..tree._math import widened
 from .batches import in_batches, in_float32
-from .blocks import Layout, map_blocks
+from .blocks import Layout, map_blocks, map_parts
 from .spread import batched_by_memory, number_of_devices
 
 Fields = dict[str, Any]  # of the state of one leaf
@@ -183,12 +183,14 @@ class MatrixStep:
                     raise ValueError(f"An update of shape {shape} became one of shape {u.shape}.")
                 return (u, _changed(s, new, own)), _changed(s, new, factors)
 
-        xs = [self.given.get(i, self.updates[i]) for i in self.layouts]
+        if any(layout.parts for layout in self.layouts.values()):
+            self.filter()
         rows = [
-            ((x, self.beside[i], self._of(i, True)), self._of(i, False)) for i, x in zip(self.layouts, xs, strict=True)
+            ((self.given.get(i, self.updates[i]), self.beside[i], self._of(i, True)), self._of(i, False))
+            for i in self.layouts
         ]
         first = {} if self.given else {"first": self._filtered}
-        found = map_blocks(updated, self.shared, self.layouts.values(), rows, is_joined=self.rule.is_joined, **first)
+        found = map_parts(updated, self.shared, self.layouts.values(), rows, is_joined=self.rule.is_joined, **first)
         out = list(self.updates)
         for i, (kept, (u, own), factors) in zip(self.layouts, found, strict=True):
             out[i] = in_dtype(u, out[i].dtype)

@@ -18,7 +18,7 @@ from .._support.module import with_fields
 from .._support.placement import shard_like, typed_like, undivided
 from .._support.types import Params, Updates
 from .blocks import Layout
-from .matrices import matrices_of
+from .matrices import Matrix, matrices_of
 from .matrix_step import Factors, MatrixStep, fields_of_entries
 from .spread import tree_on_auto_axes
 
@@ -68,6 +68,9 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     improves_updates: ClassVar[bool] = False
     """Whether `improve_matrix` changes what `update_matrix` gets."""
 
+    is_split: ClassVar[bool] = False
+    """Whether matrices that are joined in one array, such as query, key and value, are given to the rule one by one."""
+
     is_joined: ClassVar[bool] = False
     """Whether `update_matrix` gets all matrices of one shape in one batch, which makes decompositions faster."""
 
@@ -95,6 +98,16 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
             x: the parameter as it is, or as one column, according to `others`.
         """
         return self.init_matrix(x)
+
+    def is_transposed(self, rows: int, columns: int) -> bool:
+        """Return whether the rule is given the transposes of matrices of some size.
+
+        Args:
+            rows: the number of inputs.
+            columns: the number of outputs.
+        """
+        del rows, columns
+        return False
 
     def prepare(self, count: Any) -> Any:
         """Return values that all leaves share, computed once per step and passed to other methods as `now`.
@@ -247,11 +260,19 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         specified, size = getattr(self, "weight_dimension_numbers", as_roles(None)), getattr(self, "block_size", None)
         found = matrices_of(call, specified, tree, hidden=self.is_for_hidden_layers)
         other = {"pass": None, "array": Layout(None, is_array=True), "column": Layout(None, size)}[self.others]
-        layouts = [other if matrix is None else Layout(matrix, size) for matrix in found]
+        layouts = [other if matrix is None else self._layout(matrix, size) for matrix in found]
         return {i: layout for i, layout in enumerate(layouts) if layout is not None}
+
+    def _layout(self, matrix: Matrix, size: int | None) -> Layout:
+        parts = matrix.parts if self.is_split else ()
+        if len(parts) > 1:
+            return Layout(matrix, size, parts=tuple(self._layout(part, size) for part in parts))
+        return Layout(matrix.transposed if self.is_transposed(*matrix.size) else matrix, size)
 
     def _initial(self, layout: Layout, p: Array) -> StateT:
         """Return the initial state of a leaf, with what there is of entries in the shape of the leaf."""
+        if layout.parts:
+            return self._initial_parts(layout, p)
         # Whole on explicit axes of a mesh, on which it may not be reshaped otherwise.
         method, x = "init_other" if layout.matrix is None else "init_matrix", layout.of(undivided(p, range(p.ndim)))
         with located(type(self).__name__, method):
@@ -271,6 +292,17 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
                         f"`like_params(per_matrix=True)`."
                     )
         return with_fields(s, **fields)
+
+    def _initial_parts(self, layout: Layout, p: Array) -> StateT:
+        """Return the initial state of several matrices in one array."""
+        xs = layout.split(undivided(p, range(p.ndim)))
+        states = [self._initial(part, x) for part, x in zip(layout.parts, xs, strict=True)]
+        of_entries = fields_of_entries(states[0])
+        fields = {name: tuple(getattr(s, name) for s in states) for name in tree_fields(states[0])}
+        whole = {
+            name: shard_like(typed_like(layout.join(ys), p), p) for name, ys in fields.items() if name in of_entries
+        }
+        return with_fields(states[0], **(fields | whole))
 
 
 def _step(rule: AbstractMatrixwise, updates: Updates, state: Any, beside: Any) -> tuple[Updates, Any, Any]:
