@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -51,6 +51,13 @@ class ApolloState(AbstractState):
     count: Shared[Count] = counter()
 
 
+class _Now(NamedTuple):
+    """The factor of all updates, and the key of the next projectors."""
+
+    scale: Array
+    key: Any = None
+
+
 class ScaleByApollo(AbstractMatrixwise[ApolloState]):
     r"""Scales the gradient of every matrix as Adam scales its low-rank projection: the direction of Apollo.
 
@@ -92,7 +99,7 @@ class ScaleByApollo(AbstractMatrixwise[ApolloState]):
         authors' [code](https://github.com/zhuhanqing/APOLLO).
     """
 
-    improved: ClassVar = ("projector",)
+    improved: ClassVar = ("projector", "key")
     others: ClassVar = "array"
     is_for_hidden_layers: ClassVar = True
 
@@ -127,18 +134,14 @@ class ScaleByApollo(AbstractMatrixwise[ApolloState]):
         del params
         return {"key": jnp.array(self.key, copy=True)}
 
-    def _prepare(self, count, state):
-        t, is_time = count + 1, is_due(state.count, self.update_proj_gap)
+    def prepare(self, count):
+        t = count + 1
         scale = safe_sqrt(bias(self.b2, t)) / bias(self.b1, t)
-        is_drawn = is_time & (self.method == "random")
-        key = jnp.where(is_drawn, next_keys(state.key, 0)[0], state.key)
-        return scale if self.correct_bias else jnp.ones_like(scale), is_time, key
-
-    def share(self, now):
-        return {"key": now[2]}
+        return _Now(scale if self.correct_bias else jnp.ones_like(scale))
 
     def is_time(self, now, count):
-        return now[1]
+        del now
+        return is_due(count, self.update_proj_gap)
 
     def improve_matrix(self, now, g, s, drawn):
         r = s.projector.shape[-1]
@@ -158,7 +161,7 @@ class ScaleByApollo(AbstractMatrixwise[ApolloState]):
         u, norm = mu / (self.eps + safe_sqrt(nu)), s.norm
         if norm is not None:
             u, norm = self._scaled(g, low, u, norm)
-        return now[0] * u, dataclasses.replace(s, mu=mu, nu=nu, norm=norm)
+        return now.scale * u, dataclasses.replace(s, mu=mu, nu=nu, norm=norm)
 
     def _scaled(self, g: Array, low: Array, d: Array, last: Array) -> tuple[Array, Array]:
         """Scaled gradients, and their norms before the last factor, given what Adam does in the projection."""
@@ -174,11 +177,11 @@ class ScaleByApollo(AbstractMatrixwise[ApolloState]):
             u, norm = shrinkage * u, shrinkage * norm
         return u if self.scale_front else root * u, norm[..., 0, 0]
 
-    def _drawn(self, state, gs, states):
-        del gs
+    def _drawn(self, now, state, gs, states):
         if self.method != "random":
-            return [None] * len(states)
-        return standard_normal(state.key, [s.projector for s in states])[1]
+            return now._replace(key=state.key), [None] * len(gs)
+        key, drawn = standard_normal(state.key, [s.projector for s in states])
+        return now._replace(key=key), drawn
 
 
 def _has_few_rows(x: Array) -> bool:

@@ -194,11 +194,7 @@ def _in_a_batch(
     """The results for leaves on one device whose blocks have one shape, in one batch, after other results."""
     trees = [(jtu.tree_map(layout.of, arrays), others) for layout, (arrays, others) in zip(layouts, rows, strict=True)]
     batches = [_first(tree).shape[: layout.axes_before] for layout, tree in zip(layouts, trees, strict=True)]
-    flat = [
-        [_reshaped(y, (math.prod(batch), *y.shape[len(batch) :])) for y in jtu.tree_leaves(tree)]
-        for batch, tree in zip(batches, trees, strict=True)
-    ]
-    first, *others = (jax.lax.concatenate(ys, 0) for ys in zip(*flat, strict=True))
+    first, *others = (_joined_leaves(ys, batches) for ys in zip(*map(jtu.tree_leaves, trees), strict=True))
     given = jtu.tree_structure(trees[0]).unflatten([computed_after(after, first), *others])
     call = functools.partial(function, shared)
     results, structure = jtu.tree_flatten((jax.vmap(call) if layouts[0].is_array else call)(*given))
@@ -209,6 +205,15 @@ def _in_a_batch(
         shape = _first(like).shape
         out.append((jtu.tree_map(lambda y: layout.back(y, shape), arrays), own))  # noqa: B023
     return out
+
+
+def _joined_leaves(ys: Sequence[Array], batches: Sequence[tuple[int, ...]]) -> Array:
+    """What belongs to the blocks of several leaves, in one batch."""
+    # By rows, where what belongs to a single block has its shape already.
+    shape = ys[0].shape[len(batches[0]) :]
+    rows, inner = shape[:1], shape[1:]
+    flat = [_reshaped(y, (math.prod((*batch, *rows)), *inner)) for y, batch in zip(ys, batches, strict=True)]
+    return _reshaped(jax.lax.concatenate(flat, 0), (sum(map(math.prod, batches)), *shape))
 
 
 def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:

@@ -68,16 +68,16 @@ class _Now(NamedTuple):
     Args:
         unbias: the bias correction of the momentum.
         is_due: whether the factors move.
-        is_balanced: whether they are balanced first.
         since: the number of steps since they moved.
         key: the key of the next step.
+        is_balanced: whether they are balanced before they move.
     """
 
     unbias: Array
     is_due: Array
-    is_balanced: Array
     since: Array
     key: Array
+    is_balanced: Any = None
 
 
 class ScaleByKron(AbstractMatrixwise[KronState]):
@@ -171,9 +171,9 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
         since = safe_increment(state.update_counter)
         # The inverse of 1 / 61 in float32 is more than 61.
         is_due = since.astype(float) * jnp.asarray(self.preconditioner_update_probability, float) >= 1 - 1e-5
-        kept, (first,) = next_keys(state.rng_key, 1)
+        kept, _ = next_keys(state.rng_key, 0)
         since = jnp.where(is_due, jnp.zeros_like(since), since)
-        return _Now(bias(self.b1, count + 1), is_due, jax.random.uniform(first) < _BALANCED, since, kept)
+        return _Now(bias(self.b1, count + 1), is_due, since, kept)
 
     def share(self, now):
         return {"update_counter": now.since, "rng_key": now.key}
@@ -201,18 +201,18 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
         rms = safe_sqrt(jnp.mean(abs_sq(u), axis=(-2, -1), keepdims=True))
         return (u * jnp.minimum(scale, _MOST_RMS / _or_one(rms))).reshape(g[0].shape), s
 
-    def _drawn(self, state, gs, states):
+    def _drawn(self, now, state, gs, states):
         kinds = collections.defaultdict[Any, list[int]](list)
         xs = [_column(x, s) for (*_, x), s in zip(gs, states, strict=True)]
         for i, x in enumerate(xs):
             kinds[x.shape, x.dtype].append(i)
-        _, (_, *keys) = next_keys(state.rng_key, 1 + len(kinds))
+        _, (first, *keys) = next_keys(state.rng_key, 1 + len(kinds))
         noise = list(xs)
         for k, ((shape, dtype), places) in zip(keys, kinds.items(), strict=True):
             # All of one shape at once, because a generator takes long to compile.
             for i, v in zip(places, jax.random.normal(k, (len(places), *shape), dtype), strict=True):
-                noise[i] = v.reshape(gs[i][-1].shape)
-        return noise
+                noise[i] = v if v.shape == (x := gs[i][-1]).shape else v.reshape(x.shape)
+        return now._replace(is_balanced=jax.random.uniform(first) < _BALANCED), noise
 
     def _triangular(self, sizes: tuple[int, ...]) -> tuple[bool, ...]:
         """Which sides of these lengths have triangular factors."""

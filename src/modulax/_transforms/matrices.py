@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -144,13 +145,13 @@ class Matrix:
 
     def of(self, x: Array) -> Array:
         """Reshapes the array to a batch of matrices."""
-        batch = [self.shape[axis] for axis in self.batch]
-        return x.transpose(self._order).reshape(*batch, *self.size)
+        return _arranged(x, self._order, (*(self.shape[axis] for axis in self.batch), *self.size))
 
     def back(self, y: Array) -> Array:
         """The inverse of `of`: reshapes a batch of matrices to the array."""
-        y = y.reshape([self.shape[axis] for axis in self._order])
-        return y.transpose(sorted(range(len(self.shape)), key=self._order.__getitem__))
+        order, places = self._order, range(len(self.shape))
+        y = _arranged(y, tuple(range(y.ndim)), tuple(self.shape[axis] for axis in order))
+        return _arranged(y, tuple(sorted(places, key=order.__getitem__)), self.shape)
 
     def pieces(self, x: Array) -> list[Array]:
         """Reshapes the array to batches of matrices of one shape, where several are joined along the columns."""
@@ -197,6 +198,12 @@ class Matrix:
     @property
     def _order(self) -> tuple[int, ...]:
         return self.batch + self.rows + self.columns
+
+
+def _arranged(x: Array, order: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """An array with its axes in some order, and then in some shape, by `lax`, which is faster to trace."""
+    x = x if order == tuple(range(x.ndim)) else jax.lax.transpose(x, order)
+    return x if x.shape == shape else jax.lax.reshape(x, shape)
 
 
 def matrices_of(

@@ -67,7 +67,9 @@ class MatrixStep:
         fields: the fields of the state of each leaf, which change during the step.
         of_entries: the names of those fields that have a value for each entry.
         rebuild: for each field, the function that makes a tree of the values of all leaves.
+        is_filtered: whether the rule has a `filter_leaf`.
         given: what `update_matrix` gets in place of the update of each leaf, by its place, if it is known before.
+        of_all: the shared fields that are improved.
     """
 
     rule: Any
@@ -79,21 +81,24 @@ class MatrixStep:
     fields: list[Fields]
     of_entries: set[str]
     rebuild: dict[str, Callable[[list[Any]], PyTree]]
+    is_filtered: bool
     given: dict[int, Any] = dataclasses.field(default_factory=dict)
+    of_all: Fields = dataclasses.field(default_factory=dict)
 
     @property
     def shared(self) -> Shared:
         return self.rule, self.now
 
     @classmethod
-    def of(cls, rule: Any, now: Any, updates: Updates, state: Any, beside: Any) -> "MatrixStep":
+    def of(cls, rule: Any, now: Any, updates: Updates, state: Any, beside: Any, is_filtered: bool) -> "MatrixStep":
         """Pair the trees by the paths of their leaves."""
         gs, call = jtu.tree_leaves(updates), f"{type(rule).__name__}.update"
         ps = [None] * len(gs) if beside is None else jtu.tree_leaves(beside)
         columns = {name: align(getattr(state, name), updates, call) for name in tree_fields(state)}
         fields = [{name: values[i] for name, (values, _) in columns.items()} for i in range(len(gs))]
         rebuild = {name: put for name, (_, put) in columns.items()}
-        return cls(rule, now, state, rule._layouts(updates), gs, ps, fields, fields_of_entries(state), rebuild)
+        layouts, of_entries = rule._layouts(updates), fields_of_entries(state)
+        return cls(rule, now, state, layouts, gs, ps, fields, of_entries, rebuild, is_filtered)
 
     def trees(self) -> dict[str, PyTree]:
         """Return the tree of each field."""
@@ -120,6 +125,9 @@ class MatrixStep:
             changed, (x, *_) = self._filtered(self.shared, (g, None, own))
             return changed, x
 
+        if not self.is_filtered:
+            self.given = {i: widened(self.updates[i]) for i in self.layouts}
+            return
         rows = [(self.updates[i], self._of(i, True)) for i in self.layouts]
         for i, (changed, x) in zip(self.layouts, map_with(filtered, [None] * len(rows), rows), strict=True):
             self.fields[i] |= changed
@@ -136,7 +144,8 @@ class MatrixStep:
 
     def improve_matrices(self, count: Array) -> None:
         """Replace the fields of `improved` by better ones if it is time, and what `update_matrix` gets."""
-        names = self.rule.improved
+        every = self.rule.improved
+        names, of_all = [name for name in every if name in self.rebuild], [n for n in every if n not in self.rebuild]
         places = [i for i in self.layouts if any(self.fields[i][name] is not None for name in names)]
         self.filter()
 
@@ -146,26 +155,28 @@ class MatrixStep:
             s = self._state(factors)
             with _calling("improve_matrix", shared, jtu.tree_leaves(x)[0].dtype) as (rule, now):
                 x, new = rule.improve_matrix(now, x, s, drawn)
-                changed = {name: y for name, y in _changed(s, new, factors).items() if name in names}
-            return x if self.rule.improves_updates else None, changed
+                return x if rule.improves_updates else None, _changed(s, new, factors)
 
-        def better() -> list[tuple[Any, Fields]]:
+        def better() -> tuple[Fields, list[tuple[Any, Fields]]]:
             layouts = [self.layouts[i] for i in places]
             xs = [jtu.tree_map(layout.of, self.given[i]) for i, layout in zip(places, layouts, strict=True)]
-            drawn = self.rule._drawn(self.state, xs, [self._state(self._of(i, False)) for i in places])
+            states = [self._state(self._picked(i, names)) for i in places]
+            now, drawn = self.rule._drawn(self.now, self.state, xs, states)
             rows = []
             for i, layout, x, y in zip(places, layouts, xs, drawn, strict=True):
                 is_like = y is not None and y.shape == jtu.tree_leaves(x)[0].shape
                 back = layout.back(y, self.updates[i].shape) if is_like else None
-                rows.append(((back, self.given[i]), (None if is_like else y, self._of(i, False))))
-            found = map_blocks(improved, self.shared, layouts, rows, is_joined=True)
-            return [(x, self._picked(i, names) | changed) for i, (_, x, changed) in zip(places, found, strict=True)]
+                rows.append(((back, self.given[i]), (None if is_like else y, self._picked(i, names))))
+            found = map_blocks(improved, (self.rule, now), layouts, rows, is_joined=True)
+            rows = [(x, self._picked(i, names) | changed) for i, (_, x, changed) in zip(places, found, strict=True)]
+            return {name: getattr(now, name) for name in of_all}, rows
 
-        def kept() -> list[tuple[Any, Fields]]:
-            is_given = self.rule.improves_updates
-            return [(self.given[i] if is_given else None, self._picked(i, names)) for i in places]
+        def kept() -> tuple[Fields, list[tuple[Any, Fields]]]:
+            rows = [(self.given[i] if self.rule.improves_updates else None, self._picked(i, names)) for i in places]
+            return {name: getattr(self.state, name) for name in of_all}, rows
 
-        for i, (x, new) in zip(places, cond(self.rule.is_time(self.now, count), better, kept), strict=True):
+        self.of_all, found = cond(self.rule.is_time(self.now, count), better, kept)
+        for i, (x, new) in zip(places, found, strict=True):
             self.given[i] = self.given[i] if x is None else x
             self.fields[i] |= new
 

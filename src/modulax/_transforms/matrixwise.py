@@ -63,7 +63,10 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     """Fields that `carry_matrix` changes whenever these change."""
 
     improved: ClassVar[tuple[str, ...]] = ()
-    """The fields of matrices that `improve_matrix` computes every few steps, before the update."""
+    """The fields of matrices that `improve_matrix` computes every few steps, before the update.
+
+    There may be shared fields too, which `_drawn` computes.
+    """
 
     improves_updates: ClassVar[bool] = False
     """Whether `improve_matrix` changes what `update_matrix` gets."""
@@ -180,21 +183,27 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         Args:
             now: the result of `prepare`.
             g: the update of a batch of matrices, or the array or arrays that `filter_leaf` returned.
-            s: what of their state is declared with `per_matrix=True`.
+            s: the fields of `improved` in their state.
             drawn: random numbers.
         """
         raise NotImplementedError(f"`{type(self).__name__}` has `improved`, but no `improve_matrix`.")
 
-    def _drawn(self, state: StateT, gs: Sequence[Any], states: Sequence[StateT]) -> Sequence[Array | None]:
-        """Return random numbers for each leaf, in the shape of its matrices or beginning with their axes.
+    def _drawn(
+        self, now: Any, state: StateT, gs: Sequence[Any], states: Sequence[StateT]
+    ) -> tuple[Any, Sequence[Array | None]]:
+        """Return what `improve_matrix` gets as `now`, and random numbers for each leaf.
+
+        These have the shape of its matrices, or begin with their axes. Shared fields of `improved` are read from the
+        former.
 
         Args:
+            now: the result of `prepare`.
             state: the state of the whole tree.
             gs: what `improve_matrix` gets of each leaf.
-            states: the state of each leaf.
+            states: the fields of `improved` of each leaf.
         """
         del state, states
-        return [None] * len(gs)
+        return now, [None] * len(gs)
 
     def improve_factor(self, now: Any, x: Array, factor: Array, about: Factors) -> tuple[Array, ...]:
         """Return a factor computed from a square matrix, and anything that `carry_matrix` needs beside it.
@@ -306,9 +315,13 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
 
 
 def _step(rule: AbstractMatrixwise, updates: Updates, state: Any, beside: Any) -> tuple[Updates, Any, Any]:
+    def has(name: str) -> bool:
+        return getattr(type(rule), name) is not getattr(AbstractMatrixwise, name)
+
     count, rule = state.count, resolve(rule, state.count)
-    step = MatrixStep.of(rule, rule._prepare(count.astype(default_float()), state), updates, state, beside)
-    if type(rule).accumulate_matrix is not AbstractMatrixwise.accumulate_matrix:
+    now = rule._prepare(count.astype(default_float()), state)
+    step = MatrixStep.of(rule, now, updates, state, beside, has("filter_leaf"))
+    if has("accumulate_matrix"):
         step.accumulate()
     if rule.improved:
         step.improve_matrices(count)
@@ -317,5 +330,5 @@ def _step(rule: AbstractMatrixwise, updates: Updates, state: Any, beside: Any) -
     us = step.update()
     if not rule.improves_first:
         step.improve(count)
-    new = with_fields(state, **step.trees(), **rule.share(step.now), count=safe_increment(count))
+    new = with_fields(state, **step.trees(), **step.of_all, **rule.share(step.now), count=safe_increment(count))
     return jtu.tree_unflatten(jtu.tree_structure(updates), us), new, beside
