@@ -20,10 +20,11 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._support.placement import cuts_tiles, shard_like
+from ..linalg._parts import Parts
 from ..tree._leafmap import map_with
 from .batches import computed_after
 from .matrices import Matrix
-from .spread import divided_along, number_of_devices, over_devices
+from .spread import divided_along, number_of_devices, over_devices, spread
 from .stages import Stage, Staged, stages_of
 
 Row = tuple[PyTree, PyTree]  # of arrays in the shape of a leaf, or its blocks, and of arrays that belong to the blocks
@@ -62,14 +63,12 @@ class Layout(NamedTuple):
         return y.reshape(shape) if self.matrix is None else self.matrix.back(y)
 
     def split(self, x: Array) -> list[Array]:
-        """The arrays of which `parts` are layouts."""
-        assert self.matrix is not None
-        return self.matrix.pieces(x)
+        """The arrays of `parts`; the array itself if there are none."""
+        return self.matrix.pieces(x) if self.matrix is not None and self.parts else [x]
 
     def join(self, xs: Sequence[Array]) -> Array:
-        """The array of these parts."""
-        assert self.matrix is not None
-        return self.matrix.joined(xs)
+        """The array with these parts."""
+        return self.matrix.joined(xs) if self.matrix is not None and self.parts else xs[0]
 
     def sides(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
         """For rows and columns of an array of some shape, the number of blocks and their length."""
@@ -105,6 +104,7 @@ def map_blocks(
     *,
     first: Callable[[PyTree, PyTree], tuple[Any, PyTree]] = lambda _, arrays: ({}, arrays),
     is_joined: bool = False,
+    is_local: bool = False,
 ) -> list[tuple[Any, PyTree, PyTree]]:
     """Apply a function to the blocks of each leaf, of which each device of a mesh computes some.
 
@@ -122,12 +122,13 @@ def map_blocks(
             result, and arrays.
         is_joined: whether leaves are joined on one device, too: those whose blocks have one shape in one batch. What is
             decomposed or divided by triangular matrices depends on the first array, and the last result on that.
+        is_local: whether a mesh computes the results where the arrays are.
 
     Returns:
         for each leaf, the first result of `first`, and those of `function`.
     """
     layouts, places = list(layouts), range(len(rows))
-    devices = [1 if layouts[i].is_array else number_of_devices(_first(rows[i])) for i in places]
+    devices = [1 if is_local or layouts[i].is_array else number_of_devices(_first(rows[i])) for i in places]
     joined = [i for i in places if is_joined or devices[i] > 1]
     alone = sorted({*places} - {*joined})
     found = map_with(
@@ -186,6 +187,30 @@ def map_parts(
         joined = jtu.tree_map(lambda *xs: layout.join(xs), *arrays)  # noqa: B023
         out.append((kept[0], joined, {name: tuple(each[name] for each in others) for name in others[0]}))
     return out
+
+
+def map_whole(
+    function: Callable[[Array, Parts], Array],
+    layouts: Sequence[Layout],
+    arrays: Sequence[Array],
+    over: tuple[str, ...] | None,
+    call: str,
+) -> list[Array]:
+    """Apply a function of whole matrices to all leaves, with `spread`.
+
+    Args:
+        function: as in `spread`.
+        layouts: how each leaf is matrices.
+        arrays: the leaves.
+        over: the axes of the mesh to divide the work over; all if None.
+        call: the argument to name in an error message about them.
+    """
+    parts = [layout.parts or (layout,) for layout in layouts]
+    xs = [x for layout, y in zip(layouts, arrays, strict=True) for x in layout.split(y)]
+    every = [part for row in parts for part in row]
+    found = spread(function, [part.of(x) for part, x in zip(every, xs, strict=True)], over, call)
+    ys = iter([part.back(y, x.shape) for part, x, y in zip(every, xs, found, strict=True)])
+    return [layout.join(list(itertools.islice(ys, len(row)))) for layout, row in zip(layouts, parts, strict=True)]
 
 
 def _in_a_batch(

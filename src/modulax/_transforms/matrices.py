@@ -144,14 +144,17 @@ class Matrix:
         return n_rows, n_columns
 
     def of(self, x: Array) -> Array:
-        """Reshapes the array to a batch of matrices."""
-        return _arranged(x, self._order, (*(self.shape[axis] for axis in self.batch), *self.size))
+        """Reshapes the array to a batch of matrices; one with a single row, to a value for each of their columns."""
+        rows, columns = (math.prod(x.shape[axis] for axis in axes) for axes in (self.rows, self.columns))
+        return _arranged(x, self._order, (*(x.shape[axis] for axis in self.batch), rows, columns))
 
     def back(self, y: Array) -> Array:
         """The inverse of `of`: reshapes a batch of matrices to the array."""
         order, places = self._order, range(len(self.shape))
-        y = _arranged(y, tuple(range(y.ndim)), tuple(self.shape[axis] for axis in order))
-        return _arranged(y, tuple(sorted(places, key=order.__getitem__)), self.shape)
+        is_whole = y.shape[-2] == self.size[0]
+        shape = tuple(1 if axis in self.rows and not is_whole else n for axis, n in enumerate(self.shape))
+        y = _arranged(y, tuple(range(y.ndim)), tuple(shape[axis] for axis in order))
+        return _arranged(y, tuple(sorted(places, key=order.__getitem__)), shape)
 
     def pieces(self, x: Array) -> list[Array]:
         """Reshapes the array to batches of matrices of one shape, where several are joined along the columns."""

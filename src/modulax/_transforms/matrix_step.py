@@ -27,7 +27,7 @@ from ..tree._align import align
 from ..tree._leafmap import cast_all, map_with
 from ..tree._math import widened
 from .batches import in_batches, in_float32
-from .blocks import Layout, map_blocks, map_parts
+from .blocks import Layout, map_blocks, map_parts, map_whole
 from .spread import batched_by_memory, number_of_devices
 
 Fields = dict[str, Any]  # of the state of one leaf
@@ -119,7 +119,9 @@ class MatrixStep:
             self.fields[i] |= factors
 
     def filter(self) -> None:
-        """Compute what `update_matrix` gets in place of the updates, before it is called."""
+        """Compute what `update_matrix` gets in place of the updates, unless it is known."""
+        if self.given:
+            return
 
         def filtered(_: None, g: Array, own: Fields) -> tuple[Fields, Any]:
             changed, (x, *_) = self._filtered(self.shared, (g, None, own))
@@ -180,8 +182,22 @@ class MatrixStep:
             self.given[i] = self.given[i] if x is None else x
             self.fields[i] |= new
 
-    def update(self) -> list[Array]:
-        """Return the updates of all leaves, in their dtypes, and change the states."""
+    def map_whole(self) -> None:
+        """Replace the first array that `update_matrix` gets of each leaf by what `map_whole` returns for it."""
+        self.filter()
+        rows, name = [jtu.tree_flatten(x) for x in self.given.values()], type(self.rule).__name__
+        xs, layouts = [x for (x, *_), _ in rows], list(self.layouts.values())
+        with jax.named_scope(name), located(name, "map_whole"):
+            found = map_whole(self.rule.map_whole, layouts, xs, getattr(self.rule, "over", None), f"{name}(over=...)")
+        for i, y, ((_, *others), structure) in zip(self.layouts, found, rows, strict=True):
+            self.given[i] = structure.unflatten([widened(y), *others])
+
+    def update(self, is_local: bool) -> list[Array]:
+        """Return the updates of all leaves, in their dtypes, and change the states.
+
+        Args:
+            is_local: whether a mesh moves nothing.
+        """
 
         def updated(
             shared: Shared, arrays: tuple[Any, Any, Fields], factors: Fields
@@ -201,7 +217,8 @@ class MatrixStep:
             for i in self.layouts
         ]
         first = {} if self.given else {"first": self._filtered}
-        found = map_parts(updated, self.shared, self.layouts.values(), rows, is_joined=self.rule.is_joined, **first)
+        options = {"is_joined": self.rule.is_joined, "is_local": is_local}
+        found = map_parts(updated, self.shared, self.layouts.values(), rows, **options, **first)
         out = list(self.updates)
         for i, (kept, (u, own), factors) in zip(self.layouts, found, strict=True):
             out[i] = in_dtype(u, out[i].dtype)

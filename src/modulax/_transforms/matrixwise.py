@@ -17,8 +17,9 @@ from .._support.failures import located
 from .._support.module import with_fields
 from .._support.placement import shard_like, typed_like, undivided
 from .._support.types import Params, Updates
+from ..linalg._parts import Parts
 from .blocks import Layout
-from .matrices import Matrix, matrices_of
+from .matrices import Matrix, matrices_of, specified_matrices
 from .matrix_step import Factors, MatrixStep, fields_of_entries
 from .spread import tree_on_auto_axes
 
@@ -29,8 +30,8 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     In a matrix, rows are inputs and columns are outputs, whatever the framework and the layer: the base class finds the
     matrices by the roles of the parameters, or as `weight_dimension_numbers` says. They are on the last two axes of an
     array in at least float32, after any axes of a batch. The state of one matrix and of the whole tree are the same
-    class, as in `AbstractLeafwise`. A field of it has the shape of the matrix, or is declared with
-    `like_params(per_matrix=True)`:
+    class, as in `AbstractLeafwise`. A field of it has the shape of the matrix, or one row with a value for each output,
+    or is declared with `like_params(per_matrix=True)`:
 
         class WhitenState(AbstractState):
             left: PyTree = like_params(per_matrix=True)
@@ -167,6 +168,18 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
             p: the parameter, or None if `update` was called without parameters.
         """
 
+    def map_whole(self, x: Array, parts: Parts) -> Array:
+        """Return a function of whole matrices, whose value for a transpose is the transpose: an orthogonal factor.
+
+        `update_matrix` gets it in place of the update, or of the first array that `filter_leaf` returned. Matrices of
+        one shape, and of its transpose, are joined in batches. Over a mesh, several devices may share a matrix.
+
+        Args:
+            x: a batch of matrices.
+            parts: the part of each that a device has; `parts.sum` and `parts.max` are those of the whole.
+        """
+        raise NotImplementedError
+
     def is_time(self, now: Any, count: Array) -> Array:
         """Return whether this step improves the factors.
 
@@ -267,7 +280,9 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         call = f"{type(self).__name__}(weight_dimension_numbers=...)"
         # Fields that a rule may have.
         specified, size = getattr(self, "weight_dimension_numbers", as_roles(None)), getattr(self, "block_size", None)
-        found = matrices_of(call, specified, tree, hidden=self.is_for_hidden_layers)
+        labels = specified_matrices(specified, getattr(self, "follow", "paper"))
+        per_head = getattr(self, "per_head", False)
+        found = matrices_of(call, labels, tree, per_head=per_head, hidden=self.is_for_hidden_layers)
         other = {"pass": None, "array": Layout(None, is_array=True), "column": Layout(None, size)}[self.others]
         layouts = [other if matrix is None else self._layout(matrix, size) for matrix in found]
         return {i: layout for i, layout in enumerate(layouts) if layout is not None}
@@ -293,6 +308,8 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
                 if name not in of_entries and not (layout.is_array and y.shape == x.shape):
                     if y.shape[: layout.axes_before] != x.shape[: layout.axes_before]:
                         raise ValueError(f"{place} Begin with the axes that count them: `(*x.shape[:-2], ...)`.")
+                elif y.shape == (*x.shape[:-2], 1, x.shape[-1]) != x.shape:
+                    fields[name] = layout.back(y, p.shape)
                 elif y.shape == x.shape:
                     fields[name] = shard_like(typed_like(layout.back(y, p.shape), p), p)
                 else:
@@ -327,7 +344,9 @@ def _step(rule: AbstractMatrixwise, updates: Updates, state: Any, beside: Any) -
         step.improve_matrices(count)
     if rule.improves_first:
         step.improve(count)
-    us = step.update()
+    if has("map_whole"):
+        step.map_whole()
+    us = step.update(is_local=has("map_whole"))
     if not rule.improves_first:
         step.improve(count)
     new = with_fields(state, **step.trees(), **step.of_all, **rule.share(step.now), count=safe_increment(count))

@@ -1,14 +1,12 @@
 """Muon: orthogonalized momentum for matrices.
 
-`matrices.py` decides which leaves are matrices. The momentum is an ordinary rule on one array, `_MuonMomentum`, which
-`ScaleByMuon` runs on those leaves alone. Orthogonalization isn't such a rule, because it is fastest on large batches:
-all matrices of one shape, and those of the transposed shape, go through one Newton-Schulz iteration together.
-`ScaleByShape` then scales each update for the shape of its matrix. `Muon` in `_optimizers/muon.py` adds weight decay
-and learning rate, and trains all other parameters with AdamW.
+`ScaleByShape` scales each update for the shape of its matrix. `Muon` in `_optimizers/muon.py` adds weight decay and
+learning rate, and trains all other parameters with AdamW.
 """
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -17,19 +15,19 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.counted import AbstractCounted
 from .._protocol.fields import Number, OptionalNumber, choice, followed, number, numbers
-from .._protocol.leafwise import AbstractLeafwise, run_rules
+from .._protocol.leafwise import StateT
 from .._protocol.transform import AbstractStatelessTransform
 from .._support.arithmetic import at_least_float32, bias, in_dtype, moment, zeros_in
 from .._support.checks import DECAY
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Follow, Params, Shared, Updates
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients, orthogonalize_parts
-from ..linalg._parts import Parts
 from ..tree._math import widened
+from .blocks import map_whole
 from .matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, specified_matrices
-from .spread import axis_names, on_auto_axes, spread
+from .matrixwise import AbstractMatrixwise
+from .spread import axis_names, on_auto_axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,36 +57,51 @@ class MuonState(AbstractState):
     count: Shared[Count] = counter()
 
 
-class _MuonMomentum(AbstractLeafwise[MuonState]):
-    """The momentum of `ScaleByMuon`, as a rule on one array: the matrix to orthogonalize."""
+class AbstractMuon(AbstractMatrixwise[StateT]):
+    """A momentum whose matrices are orthogonalized by a Newton-Schulz iteration: what the kinds of Muon share."""
 
-    owner: "ScaleByMuon"
+    is_split: ClassVar = True
+    is_for_hidden_layers: ClassVar = True
 
-    def where(self, tree):
-        return [matrix is not None for matrix in self.owner.matrices(tree)]
+    ns_coeffs: eqx.AbstractVar[Any]
+    ns_steps: eqx.AbstractVar[int]
+    beta: eqx.AbstractVar[Any]
+    eps: eqx.AbstractVar[Any]
+    nesterov: eqx.AbstractVar[bool]
+    preconditioning: eqx.AbstractVar[str]
+    dtype: eqx.AbstractVar[DTypeLike | None]
 
-    def init_leaf(self, p):
-        return MuonState(mu=zeros_in(p, self.owner.mu_dtype))
+    def direction(self, now: Any, g: Array, mu: Array) -> Array:
+        """Return the array to orthogonalize, from a gradient and the new momentum."""
+        del now
+        return moment(self.beta, mu, g) if self.nesterov else mu
 
-    def prepare(self, count):
-        beta, t = self.owner.beta, count + 1
-        if self.owner.follow == "paper":
-            return None, None
-        return bias(beta, t), bias(beta, t + 1)
+    def filter_leaf(self, now, g, s):
+        mu = moment(self.beta, s.mu, g)
+        return (self.sent(self.direction(now, g, mu)),), dataclasses.replace(s, mu=mu)
 
-    def update_leaf(self, now, g, s, p):
-        del p
-        beta = self.owner.beta
-        bias_now, bias_next = now
-        mu = moment(beta, s.mu, g)
-        if self.owner.follow == "paper":
-            u = moment(beta, mu, g) if self.owner.nesterov else mu
-        else:
-            u = moment(beta, mu / bias_next, g / bias_now) if self.owner.nesterov else mu / bias_now
-        return jnp.sign(u) if self.owner.sign else u, MuonState(mu=mu)
+    def sent(self, d: Array) -> Array:
+        """Return an array in the dtype in which devices exchange it."""
+        # Bfloat16 has the range of float32, so that nothing is lost before the first division but bits.
+        is_narrow = self.dtype is not None and self.dtype == jnp.bfloat16 and d.dtype == jnp.float32
+        return in_dtype(d, jnp.bfloat16 if is_narrow else d.dtype)
+
+    def map_whole(self, x, parts):
+        options = {"preconditioning": self.preconditioning, "eps": self.eps, "dtype": self.dtype}
+        return orthogonalize_parts(x, parts, self.ns_coeffs, self.ns_steps, **options)
 
 
-class ScaleByMuon(AbstractCounted):
+def polar_factors(rule: AbstractMuon, matrices: Sequence[Matrix], momenta: list[Array]) -> list[Array]:
+    """Return the orthogonal factors of arrays, which are matrices in these ways, in at least float32."""
+    layouts = [rule._layout(matrix, None) for matrix in matrices]
+
+    def factors(now: Any, xs: list[Array]) -> list[Array]:
+        return widened(map_whole(now.map_whole, layouts, list(map(now.sent, xs)), now.over, "ScaleByMuon(over=...)"))
+
+    return on_auto_axes(factors, rule, momenta)
+
+
+class ScaleByMuon(AbstractMuon[MuonState]):
     r"""Orthogonalizes the momentum of every matrix by a Newton-Schulz iteration: the direction of Muon.
 
     $$
@@ -156,66 +169,29 @@ class ScaleByMuon(AbstractCounted):
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
     follow: Follow = followed()
 
-    def matrices(self, tree: PyTree) -> list[Matrix | None]:
-        """The `Matrix` of each leaf, in JAX's order; None for leaves that aren't matrices."""
-        specified = specified_matrices(self.weight_dimension_numbers, self.follow)
-        return matrices_of("ScaleByMuon(weight_dimension_numbers=...)", specified, tree, per_head=self.per_head)
+    def init_matrix(self, x):
+        return MuonState(zeros_in(x, self.mu_dtype))
 
-    def init(self, params: Params) -> MuonState:
-        """Zero momentum for every matrix, and no state for other leaves."""
-        return _MuonMomentum(self).init(params)
+    def prepare(self, count):
+        t = count + 1
+        return (bias(self.beta, t), bias(self.beta, t + 1)) if self.follow == "optax" else (1, 1)
 
-    def update(
-        self, updates: Updates, state: MuonState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, MuonState]:
-        """The orthogonalized momentum of every matrix, and the new state."""
-        # A direction in bfloat16 would be rounded before the iteration, which amplifies small singular values.
-        wide = widened(updates)
-        rule = _MuonMomentum(self.at(state))
-        directions, (new_state,) = run_rules([rule], wide, [state], params, extra)
-        leaves, treedef = jtu.tree_flatten(updates)
-        matrices = {i: matrix for i, matrix in enumerate(self.matrices(updates)) if matrix is not None}
-        found = jtu.tree_leaves(directions)
-        factors = rule.owner.polar_factors(list(matrices.values()), [found[i] for i in matrices])
-        for i, u in zip(matrices, factors, strict=True):
-            leaves[i] = u.astype(leaves[i].dtype)
-        return treedef.unflatten(leaves), new_state
+    def direction(self, now, g, mu):
+        bias_now, bias_next = now
+        if self.follow == "paper":
+            d = super().direction(now, g, mu)
+        else:
+            d = moment(self.beta, mu / bias_next, g / bias_now) if self.nesterov else mu / bias_now
+        return jnp.sign(d) if self.sign else d
 
-    def polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
-        """Return the updates of all matrices, from their momenta.
+    def filter_leaf(self, now, g, s):
+        (d,), new = super().filter_leaf(now, g, s)
+        return ((d, self.direction(now, g, new.mu)) if self.adaptive else (d,)), new
 
-        Args:
-            matrices: how the arrays are matrices.
-            momenta: the arrays, in at least float32.
-        """
-        return on_auto_axes(lambda now, xs: now._polar_factors(matrices, xs), self, momenta)
-
-    def _polar_factors(self, matrices: list[Matrix], momenta: list[Array]) -> list[Array]:
-        pieces = [matrix.pieces(d) for matrix, d in zip(matrices, momenta, strict=True)]
-        sent = [in_dtype(d, self._dtype_between_devices(d)) for ds in pieces for d in ds]
-        found = iter(spread(self._orthogonal, sent, axis_names(self.over), "ScaleByMuon(over=...)"))
-        factors = [[self._like(d, next(found)) for d in ds] for ds in pieces]
-        return [matrix.joined(parts) for matrix, parts in zip(matrices, factors, strict=True)]
-
-    def _dtype_between_devices(self, d: Array) -> DTypeLike:
-        # Bfloat16 has the range of float32, so that nothing is lost before the first division but bits.
-        is_narrow = self.dtype is not None and self.dtype == jnp.bfloat16
-        return jnp.bfloat16 if is_narrow and d.dtype == jnp.float32 else d.dtype
-
-    def _like(self, d: Array, orthogonal: Array) -> Array:
-        o = in_dtype(orthogonal, d.dtype)
-        return _nuclear_norm(d, o) * o if self.adaptive else o
-
-    def _orthogonal(self, x: Array, parts: Parts) -> Array:
-        return orthogonalize_parts(
-            x,
-            parts,
-            self.ns_coeffs,
-            self.ns_steps,
-            preconditioning=self.preconditioning,
-            eps=self.eps,
-            dtype=self.dtype,
-        )
+    def update_matrix(self, now, g, s, p):
+        del now, p
+        u, *others = g
+        return _nuclear_norm(others[0], u) * u if self.adaptive else u, s
 
 
 def _nuclear_norm(x: Array, orthogonal: Array) -> Array:

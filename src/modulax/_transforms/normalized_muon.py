@@ -1,42 +1,22 @@
-"""Muon whose orthogonalized matrices are normalized by their second moments: NorMuon and AdaMuon.
+"""Muon whose orthogonalized matrices are normalized by their second moments: NorMuon and AdaMuon."""
 
-`ScaleByMuon` orthogonalizes, on the devices of a mesh. What follows here is a few operations on each array by itself:
-a second moment of the orthogonalized matrices, the division by its root, and the norm that each matrix then gets.
-"""
-
-import abc
-import functools
 import math
 from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.counted import AbstractCounted
 from .._protocol.fields import Number, OptionalNumber, choice, number, numbers
-from .._support.arithmetic import (
-    abs_sq,
-    moment,
-    ratio,
-    real_dtype,
-    safe_increment,
-    safe_sqrt,
-    scalar_like,
-    second_moment_like,
-)
+from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState, from_same_fields, like_params, shared
-from .._support.types import Count, Params, Updates
+from .._support.module import AbstractState, counter, like_params
+from .._support.types import Count, Shared
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
-from ..tree._align import align
-from ..tree._math import widened
-from .matrices import Matrix, matrices_as
-from .muon import MuonDimensionNumbers, MuonState, ScaleByMuon
-from .spread import axis_names, on_auto_axes
+from .matrices import matrices_as
+from .muon import AbstractMuon, MuonDimensionNumbers
+from .spread import axis_names
 
 
 class NormalizedMuonState(AbstractState):
@@ -47,78 +27,7 @@ class NormalizedMuonState(AbstractState):
 
     mu: PyTree = like_params(moment=1.0)
     nu: PyTree = like_params(nonnegative=True)
-    count: Count = shared()
-
-
-class AbstractNormalizedMuon(AbstractCounted):
-    """The direction of Muon, divided by the root of its second moment, with a norm for each matrix.
-
-    A subclass defines over which entries the second moment is a mean, and the norm.
-    """
-
-    @abc.abstractmethod
-    def second_moment(self) -> tuple[Any, Any]:
-        """Return the exponential decay rate of the second moment, and the number that is added to its root."""
-
-    def muon(self) -> ScaleByMuon:
-        """Return the transform that orthogonalizes."""
-        return from_same_fields(ScaleByMuon, self)
-
-    @abc.abstractmethod
-    def mean(self, matrix: Matrix, x: Array) -> Array:
-        """Return the means of an array whose second moments are kept, in a shape that broadcasts with the array."""
-
-    @abc.abstractmethod
-    def scaled(self, before: Array, x: Array) -> Array:
-        """Return matrices with the right norm.
-
-        Args:
-            before: the orthogonalized matrices.
-            x: the same, divided by the root of their second moment.
-        """
-
-    def init(self, params: Params) -> NormalizedMuonState:
-        """Return zeros for every matrix, and no state for other leaves."""
-        muon = self.muon()
-        leaves, treedef = jtu.tree_flatten(params)
-        nu = [
-            None if matrix is None else self.mean(matrix, second_moment_like(p))
-            for p, matrix in zip(leaves, muon.matrices(params), strict=True)
-        ]
-        return NormalizedMuonState(muon.init(params).mu, treedef.unflatten(nu), jnp.zeros((), jnp.int32))
-
-    def update(
-        self, updates: Updates, state: NormalizedMuonState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, NormalizedMuonState]:
-        """Return the normalized orthogonal matrices, and the new state."""
-        now = self.at(state)
-        muon = now.muon()
-        # Not rounded in between, where the updates are bfloat16.
-        found, new = muon.update(widened(updates), MuonState(state.mu, count=state.count), params, **extra)
-        leaves, treedef = jtu.tree_flatten(updates)
-        nu, rebuild = align(state.nu, updates, f"{type(self).__name__}.update")
-        step = jax.jit(functools.partial(_normalized, now), static_argnums=0)
-        for i, (matrix, u) in enumerate(zip(muon.matrices(updates), jtu.tree_leaves(found), strict=True)):
-            if matrix is not None:
-                u, nu[i] = step(matrix, u, nu[i])
-                leaves[i] = u.astype(leaves[i].dtype)
-        return treedef.unflatten(leaves), NormalizedMuonState(new.mu, rebuild(nu), safe_increment(state.count))
-
-
-def _normalized(now: AbstractNormalizedMuon, matrix: Matrix, u: Array, nu: Array) -> tuple[Array, Array]:
-    """The normalized update of one leaf, and its new second moment."""
-    real = real_dtype(u.dtype)
-
-    def normalized(now: AbstractNormalizedMuon, arrays: list[Array]) -> list[Array]:
-        u, nu = arrays
-        b2, eps = (scalar_like(x, u) for x in now.second_moment())
-        new = moment(b2, nu.astype(real), now.mean(matrix, abs_sq(u)))
-        x = u / (safe_sqrt(new) + eps).astype(u.dtype)
-        pieces = [now.scaled(*pair) for pair in zip(matrix.pieces(u), matrix.pieces(x), strict=True)]
-        return [matrix.joined(pieces), new.astype(nu.dtype)]
-
-    u, nu = on_auto_axes(normalized, now, [u, nu])
-    return u, nu
+    count: Shared[Count] = counter()
 
 
 def _norm(x: Array) -> Array:
@@ -126,7 +35,7 @@ def _norm(x: Array) -> Array:
     return safe_sqrt(jnp.sum(abs_sq(x), axis=(-2, -1), keepdims=True))
 
 
-class ScaleByNorMuon(AbstractNormalizedMuon):
+class ScaleByNorMuon(AbstractMuon[NormalizedMuonState]):
     r"""Orthogonalizes the momentum of every matrix, and gives all its outputs steps of a similar size: NorMuon.
 
     $$
@@ -178,17 +87,19 @@ class ScaleByNorMuon(AbstractNormalizedMuon):
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
 
-    def second_moment(self) -> tuple[Any, Any]:
-        return self.b2, self.moment_eps
+    def init_matrix(self, x):
+        nu = jnp.mean(second_moment_like(x), axis=-2, keepdims=True)
+        return NormalizedMuonState(zeros_in(x, self.mu_dtype), nu)
 
-    def mean(self, matrix: Matrix, x: Array) -> Array:
-        return jnp.mean(x, axis=matrix.rows, keepdims=True)
+    def update_matrix(self, now, g, s, p):
+        del now, p
+        (o,) = g
+        nu = moment(self.b2, s.nu, jnp.mean(abs_sq(o), axis=-2, keepdims=True))
+        x = o / (safe_sqrt(nu) + self.moment_eps)
+        return ratio(_norm(o), _norm(x)) * x, NormalizedMuonState(s.mu, nu)
 
-    def scaled(self, before: Array, x: Array) -> Array:
-        return ratio(_norm(before), _norm(x)).astype(x.dtype) * x
 
-
-class ScaleByAdaMuon(AbstractNormalizedMuon):
+class ScaleByAdaMuon(AbstractMuon[NormalizedMuonState]):
     r"""Orthogonalizes the signs of the momentum of every matrix, and divides by a second moment as Adam does: AdaMuon.
 
     $$
@@ -244,16 +155,17 @@ class ScaleByAdaMuon(AbstractNormalizedMuon):
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
     over: str | tuple[str, ...] | None = eqx.field(static=True, default=None, converter=axis_names)
 
-    def second_moment(self) -> tuple[Any, Any]:
-        return self.beta if self.b2 is None else self.b2, self.moment_eps
+    def init_matrix(self, x):
+        return NormalizedMuonState(zeros_in(x, self.mu_dtype), second_moment_like(x))
 
-    def mean(self, matrix: Matrix, x: Array) -> Array:
-        del matrix
-        return x
+    def direction(self, now, g, mu):
+        d = super().direction(now, g, mu)
+        return jnp.sign(d) if self.sign else d
 
-    def scaled(self, before: Array, x: Array) -> Array:
-        del before
-        norm = _norm(x)
-        rms, eps = (jnp.asarray(each).astype(norm.dtype) for each in (self.consistent_rms, self.moment_eps))
-        rows, columns = x.shape[-2:]
-        return (ratio(rms * math.sqrt(rows * columns), norm + eps)).astype(x.dtype) * x
+    def update_matrix(self, now, g, s, p):
+        del now, p
+        (o,) = g
+        nu = moment(self.beta if self.b2 is None else self.b2, s.nu, abs_sq(o))
+        x = o / (safe_sqrt(nu) + self.moment_eps)
+        norm = self.consistent_rms * math.sqrt(math.prod(o.shape[-2:]))
+        return ratio(norm, _norm(x) + self.moment_eps) * x, NormalizedMuonState(s.mu, nu)

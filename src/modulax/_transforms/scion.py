@@ -23,7 +23,7 @@ from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from ..tree._math import widened
 from .matrices import Matrix, matrices_of
 from .momentum import Ema, EmaState
-from .muon import ScaleByMuon
+from .muon import ScaleByMuon, polar_factors
 from .spread import axis_names, on_auto_axes
 
 NORMS = ("spectral", "sign", "input", "output")
@@ -106,7 +106,7 @@ class ScaleByScion(AbstractCounted):
         found, treedef = jtu.tree_flatten(momentum)
         kinds = now._kinds(updates)
         spectral = {i: matrix for i, (norm, _, matrix) in enumerate(kinds) if matrix is not None and norm == "spectral"}
-        factors = now._muon().polar_factors(list(spectral.values()), [found[i] for i in spectral])
+        factors = polar_factors(now._muon(), list(spectral.values()), [found[i] for i in spectral])
         for i, factor in zip(spectral, factors, strict=True):
             found[i] = factor
         projected = jax.jit(now._projected, static_argnums=(0, 1, 2))
