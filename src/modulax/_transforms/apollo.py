@@ -24,10 +24,9 @@ from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, WHOLE
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, counter, like_params, shared
 from .._support.types import Count, Shared
-from ..linalg import leading_directions
 from ..linalg._products import adjoint
-from ..linalg._range import leading_range
 from .galore import GaLoreDimensionNumbers
+from .low_rank import directions
 from .matrices import matrices_as
 from .matrixwise import AbstractMatrixwise
 
@@ -145,11 +144,7 @@ class ScaleByApollo(AbstractMatrixwise[ApolloState]):
 
     def improve_matrix(self, now, g, s, drawn):
         r = s.projector.shape[-1]
-        if drawn is not None:
-            projector = drawn / r**0.5
-        else:
-            function = leading_range if self.method == "range" else leading_directions
-            projector = function(g, r, not _has_few_rows(g))
+        projector = directions(g, r, _has_few_rows(g), self.method) if drawn is None else drawn / r**0.5
         return g, dataclasses.replace(s, projector=projector)
 
     def update_matrix(self, now, g, s, p):

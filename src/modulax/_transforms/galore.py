@@ -1,10 +1,9 @@
 """GaLore: runs a transform on low-rank projections of matrices, so that its state is small.
 
-`matrices.py` decides which leaves are matrices, and `Side` in `low_rank.py` which side of each is projected. Every
-`update_proj_gap` steps, `directions` computes new projectors from the current updates; in between the state keeps them.
-The inner transform then receives trees in which every matrix is replaced by its projection (`Side.down`): updates, and
-parameters if given. Its result is mapped back to the original shapes (`Side.up`). Leaves that aren't matrices take no
-part in this and reach the inner transform unchanged.
+Every `update_proj_gap` steps, the rule `_Projectors` computes new projectors from the current updates. The inner
+transform then receives trees in which every matrix is replaced by its projection (`Side.down`): updates, and parameters
+if given. Its result is mapped back to the original shapes (`Side.up`). Leaves that aren't matrices take no part in this
+and reach the inner transform unchanged.
 """
 
 import dataclasses
@@ -21,16 +20,16 @@ from .._protocol.fields import Number, choice, followed, number
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
-from .._support.arithmetic import is_due, safe_increment
+from .._support.arithmetic import is_due
 from .._support.checks import WHOLE
-from .._support.module import AbstractState, like_params, nested, shared
-from .._support.types import Count, Follow, Params, State, Updates
-from .._support.varying import cond
+from .._support.module import AbstractState, counter, from_same_fields, like_params, nested, shared
+from .._support.types import Count, Follow, Params, Shared, State, Updates
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
 from .low_rank import Side, directions
 from .matrices import Axes, make_axes_hashable, matrices_as, matrices_of, specified_matrices
+from .matrixwise import AbstractMatrixwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +62,50 @@ class GaLoreState(AbstractState):
 def adam_unless_given(x: Any) -> Any:
     """The inner transform, by default `ScaleByAdam()`."""
     return ScaleByAdam() if x is None else x
+
+
+class _ProjectorState(AbstractState):
+    """The projectors and the step count."""
+
+    projector: PyTree = like_params(per_matrix=True)
+    count: Shared[Count] = counter()
+
+
+class _Projectors(AbstractMatrixwise[_ProjectorState]):
+    """The projectors of GaLore, as a rule that leaves the updates as they are."""
+
+    improved: ClassVar = ("projector",)
+    is_for_hidden_layers: ClassVar = True
+
+    rank: int = eqx.field(static=True)
+    weight_dimension_numbers: Any = eqx.field(static=True)
+    method: str = eqx.field(static=True)
+    update_proj_gap: Number = number(200)
+    follow: Follow = followed()
+
+    def init_matrix(self, x):
+        *batch, rows, columns = x.shape
+        side = rows if has_few_rows(rows, columns, self.follow) else columns
+        # _Projectors that `init` computed would need gradients, which the first step has.
+        return _ProjectorState(jnp.zeros((*batch, side, min(self.rank, rows, columns)), x.dtype))
+
+    def is_time(self, now, count):
+        del now
+        return is_due(count, self.update_proj_gap)
+
+    def improve_matrix(self, now, g, s, drawn):
+        del now, drawn
+        is_rows = has_few_rows(*g.shape[-2:], self.follow)
+        return g, _ProjectorState(directions(g, s.projector.shape[-1], is_rows, self.method))
+
+    def update_matrix(self, now, g, s, p):
+        del now, p
+        return g, s
+
+
+def has_few_rows(rows: int, columns: int, follow: Follow) -> bool:
+    """Whether the rows of a matrix are projected; those of a square one are."""
+    return rows <= columns if follow == "paper" else rows >= columns
 
 
 class ScaleByGaLore(AbstractContainer):
@@ -119,17 +162,10 @@ class ScaleByGaLore(AbstractContainer):
 
     def init(self, params: Params) -> GaLoreState:
         """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""
-        leaves, treedef = jtu.tree_flatten(params)
-        sides = self._sides(params)
-        for i, side in sides.items():
-            # A projector that `init` computed would need gradients, which the first step has.
-            sides[i] = side._replace(projector=jnp.zeros(side.shape(self.rank), leaves[i].dtype))
-        projectors = [sides[i].projector if i in sides else None for i in range(len(leaves))]
-        return GaLoreState(
-            count=jnp.zeros((), jnp.int32),
-            base_optimizer_state=self.base_optimizer.init(_projected(params, sides)),
-            projector=treedef.unflatten(projectors),
-        )
+        state = from_same_fields(_Projectors, self).init(params)
+        projectors = zip(self._sides(params).items(), jtu.tree_leaves(state.projector), strict=True)
+        sides = {i: side._replace(projector=projector) for (i, side), projector in projectors}
+        return GaLoreState(state.count, self.base_optimizer.init(_projected(params, sides)), state.projector)
 
     def update(
         self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
@@ -139,16 +175,14 @@ class ScaleByGaLore(AbstractContainer):
         leaves, treedef = jtu.tree_flatten(updates)
         sides = self._sides(updates)
         matrices = select(updates, [i in sides for i in range(len(leaves))])
-        projectors, rebuild = align(state.projector, matrices, "ScaleByGaLore.update")
+        projectors, _ = align(state.projector, matrices, "ScaleByGaLore.update")
         for (i, side), projector in zip(sides.items(), projectors, strict=True):
             side.check("ScaleByGaLore.update", leaves[i], projector, self.rank)
 
-        def fresh() -> list[Array]:
-            found = directions(list(sides.values()), [leaves[i] for i in sides], self.rank, self.method)
-            return [d.astype(old.dtype) for d, old in zip(found, projectors, strict=True)]
-
-        # `cond` rather than `where`: the singular vectors cost far more than the rest of the step.
-        new_projectors = cond(is_due(state.count, now.update_proj_gap), fresh, lambda: projectors)
+        _, new_state = from_same_fields(_Projectors, now).update(
+            updates, _ProjectorState(state.projector, count=state.count)
+        )
+        new_projectors = jtu.tree_leaves(new_state.projector)
         new_sides = {i: sides[i]._replace(projector=p) for i, p in zip(sides, new_projectors, strict=True)}
 
         def down(tree: PyTree) -> PyTree:
@@ -166,20 +200,16 @@ class ScaleByGaLore(AbstractContainer):
         out = jtu.tree_leaves(new)
         for i, side in new_sides.items():
             out[i] = now._scaled(side.up(out[i])).astype(leaves[i].dtype)
-        return treedef.unflatten(out), GaLoreState(safe_increment(state.count), base_state, rebuild(new_projectors))
+        return treedef.unflatten(out), GaLoreState(new_state.count, base_state, new_state.projector)
 
     def _scaled(self, u: Array) -> Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
-
-    def _is_rows(self, rows: int, columns: int) -> bool:
-        """Whether the rows are projected; those of a square matrix are."""
-        return rows <= columns if self.follow == "paper" else rows >= columns
 
     def _sides(self, tree: PyTree) -> "dict[int, Side]":
         """The leaves that are matrices, by their places in JAX's order."""
         specified = specified_matrices(self.weight_dimension_numbers, self.follow)
         matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", specified, tree)
-        return {i: Side(m, self._is_rows(*m.size)) for i, m in enumerate(matrices) if m is not None}
+        return {i: Side(m, has_few_rows(*m.size, self.follow)) for i, m in enumerate(matrices) if m is not None}
 
 
 def _projected(tree: PyTree, sides: Mapping[int, Side]) -> PyTree:

@@ -12,7 +12,7 @@ from .._support.arithmetic import at_least_float32
 from ..linalg import leading_directions
 from ..linalg._products import adjoint
 from ..linalg._range import leading_range
-from .matrices import Matrix, together
+from .matrices import Matrix
 
 
 class Side(NamedTuple):
@@ -72,21 +72,13 @@ def wide(x: Array, *others: Array) -> Array:
     return x.astype(at_least_float32(x.dtype, *(y.dtype for y in others)))
 
 
-def directions(sides: list[Side], leaves: list[Array], rank: int, method: str) -> list[Array]:
-    """Return projectors with orthonormal columns, which span the main part of the matrices, in at least float32.
+def directions(x: Array, rank: int, of_rows: bool, method: str) -> Array:
+    """Return projectors with orthonormal columns, which span the main part of matrices.
 
     Args:
-        sides: which side of each matrix is projected.
-        leaves: the arrays.
-        rank: the rank of the projection.
+        x: the matrices.
+        rank: the number of columns.
+        of_rows: whether the rows are projected.
         method: `"svd"` or `"range"`.
     """
-    function = leading_range if method == "range" else leading_directions
-    of_rows = {x.matrix.size: x.is_rows for x in sides}
-
-    def found(x: Array) -> Array:
-        rows, columns = x.shape[-2:]
-        return function(x, min(rank, rows, columns), not of_rows[rows, columns])
-
-    # The program has one decomposition, or iteration, for each shape, and not one for each matrix.
-    return together(found, [side.matrix.of(wide(x)) for side, x in zip(sides, leaves, strict=True)])
+    return (leading_range if method == "range" else leading_directions)(x, rank, not of_rows)

@@ -4,15 +4,13 @@ By default the roles of the parameters tell (`_roles`). Users may specify the ax
 `MuonDimensionNumbers` or `GaLoreDimensionNumbers`: one for all arrays, a tree of them, a function that returns one, or
 `by_path`. `matrices_as` is the converter of the fields that turns all of these into labels of leaves. `matrices_of`
 applies them to a tree and returns a `Matrix` per leaf, which reshapes the leaf to batches of matrices (`pieces`, or
-`of` for one batch) and back. `together` computes a function of many matrices in one batch per shape. `MatrixLabels`
-splits a tree into matrices and other parameters, for a `Partition`.
+`of` for one batch) and back. `MatrixLabels` splits a tree into matrices and other parameters, for a `Partition`.
 """
 
-import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -283,24 +281,6 @@ def _matrix(
             f"at least one each, and no axis may occur twice. Use None for parameters that aren't matrices."
         )
     return Matrix(tuple(shape), batch, rows, columns)
-
-
-def together(function: Callable[[Array], Array], matrices: Sequence[Array]) -> list[Array]:
-    """Applies `function` to each batch of matrices, with all matrices of one shape and dtype joined in one batch."""
-    kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
-    for i, x in enumerate(matrices):
-        kinds[x.shape[-2:], x.dtype].append(i)
-    out = list(matrices)
-    for indices in kinds.values():
-        if len(indices) == 1:
-            out[indices[0]] = function(matrices[indices[0]])
-            continue
-        flat = [matrices[i].reshape(-1, *matrices[i].shape[-2:]) for i in indices]
-        results = function(jnp.concatenate(flat))
-        ends = np.cumsum([len(x) for x in flat])
-        for i, x, end in zip(indices, flat, ends, strict=True):
-            out[i] = results[end - len(x) : end].reshape(*matrices[i].shape[:-2], *results.shape[1:])
-    return out
 
 
 def _tuple(axes: Axes) -> tuple[int, ...]:
