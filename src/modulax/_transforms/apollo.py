@@ -22,7 +22,7 @@ from .._support.arithmetic import (
 )
 from .._support.checks import AT_LEAST_ONE, DECAY, NON_NEGATIVE, WHOLE
 from .._support.keys import key, next_keys
-from .._support.module import AbstractState, counter, like_params, shared
+from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Shared
 from ..linalg._products import adjoint
 from .galore import GaLoreDimensionNumbers
@@ -47,7 +47,7 @@ class ApolloState(AbstractState):
     projector: PyTree = like_params(exact=True, per_matrix=True)
     norm: PyTree = like_params(exact=True, per_matrix=True)
     key: Shared[Array] = shared(None)
-    count: Shared[Count] = counter()
+    count: Shared[Count] = shared(None)
 
 
 class _Now(NamedTuple):
@@ -142,7 +142,7 @@ class ScaleByApollo(AbstractMatrixwise[ApolloState]):
         del now
         return is_due(count, self.update_proj_gap)
 
-    def improve_matrix(self, now, g, s, drawn):
+    def _improve_drawn(self, now, g, s, drawn):
         r = s.projector.shape[-1]
         projector = directions(g, r, _has_few_rows(g), self.method) if drawn is None else drawn / r**0.5
         return g, dataclasses.replace(s, projector=projector)

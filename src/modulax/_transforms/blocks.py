@@ -195,6 +195,8 @@ def map_whole(
     arrays: Sequence[Array],
     over: tuple[str, ...] | None,
     call: str,
+    *,
+    are_shared: bool = True,
 ) -> list[Array]:
     """Apply a function of whole matrices to all leaves, with `spread`.
 
@@ -204,11 +206,13 @@ def map_whole(
         arrays: the leaves.
         over: the axes of the mesh to divide the work over; all if None.
         call: the argument to name in an error message about them.
+        are_shared: whether several devices may share a matrix.
     """
     parts = [layout.parts or (layout,) for layout in layouts]
     xs = [x for layout, y in zip(layouts, arrays, strict=True) for x in layout.split(y)]
     every = [part for row in parts for part in row]
-    found = spread(function, [part.of(x) for part, x in zip(every, xs, strict=True)], over, call)
+    matrices = [part.of(x) for part, x in zip(every, xs, strict=True)]
+    found = spread(function, matrices, over, call, are_shared=are_shared)
     ys = iter([part.back(y, x.shape) for part, x, y in zip(every, xs, found, strict=True)])
     return [layout.join(list(itertools.islice(ys, len(row)))) for layout, row in zip(layouts, parts, strict=True)]
 

@@ -14,7 +14,7 @@ from .._protocol.fields import Number, choice, number
 from .._support.arithmetic import abs_sq, at_least_float32, in_dtype, ratio, safe_sqrt, zeros_in
 from .._support.checks import DECAY
 from .._support.keys import key, next_keys
-from .._support.module import AbstractState, counter, like_params
+from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Shared
 from ..linalg._eigenbasis import largest_entry, orthonormalized
 from ..linalg._products import adjoint, product
@@ -41,7 +41,7 @@ class DionState(AbstractState):
 
     mu: PyTree = like_params(moment=_weight)
     basis: PyTree = like_params(exact=True, per_matrix=True)
-    count: Shared[Count] = counter()
+    count: Shared[Count] = shared(None)
 
 
 class ScaleByDion(AbstractMatrixwise[DionState]):

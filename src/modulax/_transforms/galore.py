@@ -93,10 +93,10 @@ class _Projectors(AbstractMatrixwise[_ProjectorState]):
         del now
         return is_due(count, self.update_proj_gap)
 
-    def improve_matrix(self, now, g, s, drawn):
-        del now, drawn
+    def improve_matrix(self, now, g, s):
+        del now
         is_rows = has_few_rows(*g.shape[-2:], self.follow)
-        return g, _ProjectorState(directions(g, s.projector.shape[-1], is_rows, self.method))
+        return _ProjectorState(directions(g, s.projector.shape[-1], is_rows, self.method))
 
     def update_matrix(self, now, g, s, p):
         del now, p

@@ -31,7 +31,7 @@ from .._support.arithmetic import (
 )
 from .._support.checks import DECAY, FRACTION
 from .._support.keys import key, next_keys
-from .._support.module import AbstractState, counter, like_params, shared
+from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Shared
 from ..linalg._eigenbasis import Side, largest_entry, outer_product
 from ..linalg._products import adjoint, product
@@ -59,7 +59,7 @@ class KronState(AbstractState):
     right: PyTree = like_params(exact=True, per_matrix=True)
     update_counter: Shared[Count] = shared(None)
     rng_key: Shared[Array] = shared(None)
-    count: Shared[Count] = counter()
+    count: Shared[Count] = shared(None)
 
 
 class _Now(NamedTuple):
@@ -145,7 +145,7 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
     key: Any = key()
 
     @property
-    def improves_updates(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def _improves_updates(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the momentum has noise when the factors move."""
         return self.momentum_into_precond_update
 
@@ -187,7 +187,7 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
         x, new = mu / now.unbias, dataclasses.replace(s, mu=mu)
         return ((x,) if self.momentum_into_precond_update else (x, g)), new
 
-    def improve_matrix(self, now, g, s, drawn):
+    def _improve_drawn(self, now, g, s, drawn):
         *kept, x = g
         noise, x = _column(drawn, s), _noisy(_column(x, s), _column(drawn, s))
         factors = _improved(self.precond_lr, now.is_balanced, noise, x, _Factors.of(s, x))

@@ -28,7 +28,7 @@ from ..tree._leafmap import cast_all, map_with
 from ..tree._math import widened
 from .batches import in_batches, in_float32
 from .blocks import Layout, map_blocks, map_parts, map_whole
-from .spread import batched_by_memory, number_of_devices
+from .spread import batched_by_memory, divided_along, number_of_devices
 
 Fields = dict[str, Any]  # of the state of one leaf
 Shared = tuple[Any, Any]  # the rule and `now`
@@ -156,8 +156,8 @@ class MatrixStep:
             drawn = of_entries if of_matrices is None else of_matrices
             s = self._state(factors)
             with _calling("improve_matrix", shared, jtu.tree_leaves(x)[0].dtype) as (rule, now):
-                x, new = rule.improve_matrix(now, x, s, drawn)
-                return x if rule.improves_updates else None, _changed(s, new, factors)
+                x, new = rule._improve_drawn(now, x, s, drawn)
+                return x if rule._improves_updates else None, _changed(s, new, factors)
 
         def better() -> tuple[Fields, list[tuple[Any, Fields]]]:
             layouts = [self.layouts[i] for i in places]
@@ -174,21 +174,29 @@ class MatrixStep:
             return {name: getattr(now, name) for name in of_all}, rows
 
         def kept() -> tuple[Fields, list[tuple[Any, Fields]]]:
-            rows = [(self.given[i] if self.rule.improves_updates else None, self._picked(i, names)) for i in places]
+            given = [self.given[i] if self.rule._improves_updates else None for i in places]
+            rows = list(zip(given, [self._picked(i, names) for i in places], strict=True))
             return {name: getattr(self.state, name) for name in of_all}, rows
 
         self.of_all, found = cond(self.rule.is_time(self.now, count), better, kept)
         for i, (x, new) in zip(places, found, strict=True):
             self.given[i] = self.given[i] if x is None else x
-            self.fields[i] |= new
+            # Divided over a mesh, or the branches would gather them.
+            axis, like = self.layouts[i].axes_before, self.updates[i]
+            self.fields[i] |= {name: y if y is None else divided_along(y, axis, like) for name, y in new.items()}
 
-    def map_whole(self) -> None:
-        """Replace the first array that `update_matrix` gets of each leaf by what `map_whole` returns for it."""
+    def map_whole(self, are_shared: bool) -> None:
+        """Replace the first array that `update_matrix` gets of each leaf by what the rule makes of whole matrices.
+
+        Args:
+            are_shared: whether several devices may share a matrix.
+        """
         self.filter()
         rows, name = [jtu.tree_flatten(x) for x in self.given.values()], type(self.rule).__name__
-        xs, layouts = [x for (x, *_), _ in rows], list(self.layouts.values())
+        xs, over = [x for (x, *_), _ in rows], getattr(self.rule, "over", None)
         with jax.named_scope(name), located(name, "map_whole"):
-            found = map_whole(self.rule.map_whole, layouts, xs, getattr(self.rule, "over", None), f"{name}(over=...)")
+            layouts = list(self.layouts.values())
+            found = map_whole(self.rule._map_parts, layouts, xs, over, f"{name}(over=...)", are_shared=are_shared)
         for i, y, ((_, *others), structure) in zip(self.layouts, found, rows, strict=True):
             self.given[i] = structure.unflatten([widened(y), *others])
 

@@ -64,13 +64,10 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     """Fields that `carry_matrix` changes whenever these change."""
 
     improved: ClassVar[tuple[str, ...]] = ()
-    """The fields of matrices that `improve_matrix` computes every few steps, before the update.
+    """The fields of matrices that `improve_matrix` computes every few steps, before the update."""
 
-    There may be shared fields too, which `_drawn` computes.
-    """
-
-    improves_updates: ClassVar[bool] = False
-    """Whether `improve_matrix` changes what `update_matrix` gets."""
+    _improves_updates: ClassVar[bool] = False
+    """Whether `_improve_drawn` changes what `update_matrix` gets."""
 
     is_split: ClassVar[bool] = False
     """Whether matrices that are joined in one array, such as query, key and value, are given to the rule one by one."""
@@ -168,17 +165,26 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
             p: the parameter, or None if `update` was called without parameters.
         """
 
-    def map_whole(self, x: Array, parts: Parts) -> Array:
+    def map_whole(self, x: Array) -> Array:
         """Return a function of whole matrices, whose value for a transpose is the transpose: an orthogonal factor.
 
         `update_matrix` gets it in place of the update, or of the first array that `filter_leaf` returned. Matrices of
-        one shape, and of its transpose, are joined in batches. Over a mesh, several devices may share a matrix.
+        one shape, and of its transpose, are joined in batches.
 
         Args:
             x: a batch of matrices.
-            parts: the part of each that a device has; `parts.sum` and `parts.max` are those of the whole.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"`{type(self).__name__}` has no `map_whole`.")
+
+    def _map_parts(self, x: Array, parts: Parts) -> Array:
+        """Return `map_whole` of matrices, of which several devices may share one.
+
+        Args:
+            x: a batch of matrices.
+            parts: the part of each that a device has.
+        """
+        del parts
+        return self.map_whole(x)
 
     def is_time(self, now: Any, count: Array) -> Array:
         """Return whether this step improves the factors.
@@ -190,21 +196,20 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         del now
         return is_due(count, self.precondition_frequency)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def improve_matrix(self, now: Any, g: Any, s: StateT, drawn: Array | None) -> tuple[Any, StateT]:
-        """Return what `update_matrix` gets in place of the update, and the state with better fields of `improved`.
+    def improve_matrix(self, now: Any, g: Any, s: StateT) -> StateT:
+        """Return the fields of `improved`, computed from the updates of a batch of matrices.
 
         Args:
             now: the result of `prepare`.
-            g: the update of a batch of matrices, or the array or arrays that `filter_leaf` returned.
-            s: the fields of `improved` in their state.
-            drawn: random numbers.
+            g: the update, or the array or arrays that `filter_leaf` returned.
+            s: these fields until now.
         """
         raise NotImplementedError(f"`{type(self).__name__}` has `improved`, but no `improve_matrix`.")
 
     def _drawn(
         self, now: Any, state: StateT, gs: Sequence[Any], states: Sequence[StateT]
     ) -> tuple[Any, Sequence[Array | None]]:
-        """Return what `improve_matrix` gets as `now`, and random numbers for each leaf.
+        """Return what `_improve_drawn` gets as `now`, and random numbers for each leaf.
 
         These have the shape of its matrices, or begin with their axes. Shared fields of `improved` are read from the
         former.
@@ -212,11 +217,16 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         Args:
             now: the result of `prepare`.
             state: the state of the whole tree.
-            gs: what `improve_matrix` gets of each leaf.
+            gs: what `_improve_drawn` gets of each leaf.
             states: the fields of `improved` of each leaf.
         """
         del state, states
         return now, [None] * len(gs)
+
+    def _improve_drawn(self, now: Any, g: Any, s: StateT, drawn: Array | None) -> tuple[Any, StateT]:
+        """Return what `update_matrix` gets, and what `improve_matrix` returns, from random numbers too."""
+        del drawn
+        return g, self.improve_matrix(now, g, s)
 
     def improve_factor(self, now: Any, x: Array, factor: Array, about: Factors) -> tuple[Array, ...]:
         """Return a factor computed from a square matrix, and anything that `carry_matrix` needs beside it.
@@ -308,10 +318,10 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
                 if name not in of_entries and not (layout.is_array and y.shape == x.shape):
                     if y.shape[: layout.axes_before] != x.shape[: layout.axes_before]:
                         raise ValueError(f"{place} Begin with the axes that count them: `(*x.shape[:-2], ...)`.")
-                elif y.shape == (*x.shape[:-2], 1, x.shape[-1]) != x.shape:
-                    fields[name] = layout.back(y, p.shape)
                 elif y.shape == x.shape:
                     fields[name] = shard_like(typed_like(layout.back(y, p.shape), p), p)
+                elif layout.matrix is not None and y.shape == (*x.shape[:-2], 1, x.shape[-1]):
+                    fields[name] = layout.back(y, p.shape)
                 else:
                     raise ValueError(
                         f"{place} If it doesn't hold a value for each entry, declare it with "
@@ -344,9 +354,10 @@ def _step(rule: AbstractMatrixwise, updates: Updates, state: Any, beside: Any) -
         step.improve_matrices(count)
     if rule.improves_first:
         step.improve(count)
-    if has("map_whole"):
-        step.map_whole()
-    us = step.update(is_local=has("map_whole"))
+    needs_whole = has("map_whole") or has("_map_parts")
+    if needs_whole:
+        step.map_whole(are_shared=has("_map_parts"))
+    us = step.update(is_local=needs_whole)
     if not rule.improves_first:
         step.improve(count)
     new = with_fields(state, **step.trees(), **step.of_all, **rule.share(step.now), count=safe_increment(count))

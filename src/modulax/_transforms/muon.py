@@ -86,7 +86,7 @@ class AbstractMuon(AbstractMatrixwise[StateT]):
         is_narrow = self.dtype is not None and self.dtype == jnp.bfloat16 and d.dtype == jnp.float32
         return in_dtype(d, jnp.bfloat16 if is_narrow else d.dtype)
 
-    def map_whole(self, x, parts):
+    def _map_parts(self, x, parts):
         options = {"preconditioning": self.preconditioning, "eps": self.eps, "dtype": self.dtype}
         return orthogonalize_parts(x, parts, self.ns_coeffs, self.ns_steps, **options)
 
@@ -96,7 +96,7 @@ def polar_factors(rule: AbstractMuon, matrices: Sequence[Matrix], momenta: list[
     layouts = [rule._layout(matrix, None) for matrix in matrices]
 
     def factors(now: Any, xs: list[Array]) -> list[Array]:
-        return widened(map_whole(now.map_whole, layouts, list(map(now.sent, xs)), now.over, "ScaleByMuon(over=...)"))
+        return widened(map_whole(now._map_parts, layouts, list(map(now.sent, xs)), now.over, "ScaleByMuon(over=...)"))
 
     return on_auto_axes(factors, rule, momenta)
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 from .._protocol.fields import Number, OptionalNumber, choice, number, numbers
 from .._support.arithmetic import abs_sq, moment, ratio, safe_sqrt, second_moment_like, zeros_in
 from .._support.checks import DECAY
-from .._support.module import AbstractState, counter, like_params
+from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Shared
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients
 from .matrices import matrices_as
@@ -27,7 +27,7 @@ class NormalizedMuonState(AbstractState):
 
     mu: PyTree = like_params(moment=1.0)
     nu: PyTree = like_params(nonnegative=True)
-    count: Shared[Count] = counter()
+    count: Shared[Count] = shared(None)
 
 
 def _norm(x: Array) -> Array:

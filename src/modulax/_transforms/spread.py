@@ -46,7 +46,14 @@ def axis_names(axes: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return axes if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
 
 
-def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] | None, call: str) -> list[Array]:
+def spread(
+    function: Function,
+    matrices: Sequence[Array],
+    over: tuple[str, ...] | None,
+    call: str,
+    *,
+    are_shared: bool = True,
+) -> list[Array]:
     """Apply a function to all matrices, which are on the last two axes of the arrays.
 
     Args:
@@ -56,11 +63,13 @@ def spread(function: Function, matrices: Sequence[Array], over: tuple[str, ...] 
         over: the axes of the mesh to divide the work over; all if None. If empty, each array is computed by itself, as
             the compiler divides it.
         call: the argument to name in the error message about an axis that the mesh doesn't have.
+        are_shared: whether several devices share a matrix where there are too few. Otherwise `Parts` is always that of
+            whole matrices.
     """
     if over == ():
         return [function(x, Parts()) for x in matrices]
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
-    spreads = [_Spread.of(x, over, call) for x in matrices]
+    spreads = [dataclasses.replace(_Spread.of(x, over, call), are_shared=are_shared) for x in matrices]
     for i, x in enumerate(matrices):
         kinds[(*sorted(x.shape[-2:]), x.dtype, spreads[i])].append(i)
     share = sum(x.nbytes // s.count for x, s in zip(matrices, spreads, strict=True)) // _BATCHES
@@ -199,10 +208,16 @@ def number_of_devices(x: Array) -> int:
     return _Spread.of(x, None, "").count
 
 
-def divided_along(x: Array, axis: int) -> Array:
-    """Return an array of matrices which is divided over all devices of its mesh along an axis, if they divide it."""
-    devices = _Spread.of(x, None, "")
-    if devices.count == 1 or x.shape[axis] % devices.count:
+def divided_along(x: Array, axis: int, like: Array | None = None) -> Array:
+    """Return an array which is divided over all devices of its mesh along an axis, if they divide it.
+
+    Args:
+        x: the array.
+        axis: the axis.
+        like: an array on the mesh; by default, `x` itself.
+    """
+    devices = _Spread.of(x if like is None else like, None, "")
+    if devices.count == 1 or axis >= x.ndim or x.shape[axis] % devices.count:
         return x
     spec = [None] * x.ndim
     spec[axis] = devices.axes  # pyright: ignore
@@ -276,6 +291,7 @@ class _Spread:
 
     mesh: AbstractMesh | None = None
     axes: tuple[str, ...] = ()
+    are_shared: bool = True
 
     @classmethod
     def of(cls, x: Array, over: tuple[str, ...] | None, call: str) -> "_Spread":
@@ -351,6 +367,8 @@ class _Spread:
 
     def _sharing(self, count: int, shape: tuple[int, ...]) -> int:
         """How many devices share a matrix: as many as there are for each."""
+        if not self.are_shared:
+            return 1
         n = max(
             n for n in range(1, self.count + 1) if self.count % n == 0 and self.count // n >= min(count, self.count)
         )
