@@ -19,7 +19,7 @@ from .._support.placement import cuts_tiles, sharding_along
 from .._support.types import Params
 from ..tree._paths import Names, named_leaves
 from ..tree._stacks import stacked_states
-from ..tree._state import init_even_if_empty, owners
+from ..tree._state import declarations, init_even_if_empty, is_per_matrix, owners
 
 
 @explained
@@ -32,8 +32,8 @@ def state_sharding(
     shape of its parameter, such as the memory of L-BFGS, is sharded like it along the other axes. So are the codes and
     scales of `LowBit`, of blocks along the last axis. The factors of Adafactor and SM3 are sharded along the axes that
     they keep, unless it is not known which these are: those of a square matrix that is sharded along one side are
-    replicated. Square factors, such as those of Shampoo and SOAP, are sharded by their rows over all axes over which
-    the parameter is. An array of any other shape is replicated.
+    replicated. Matrices of another size, such as the factors of Shampoo and the projectors of GaLore, are sharded by
+    rows over all axes over which the parameter is, or by columns. An array of any other shape is replicated.
 
     An eager `optimizer.init(params)` follows the shardings of the parameters by itself. Inside your own `jax.jit`, XLA
     puts zeros on one device, unless you pass shardings. With them, each device creates its own shards, and no device
@@ -75,17 +75,17 @@ def state_sharding(
     shardings, everywhere = _shardings(leaves, axes)
     _check_stacks(state, {names: s for (names, _), s in zip(named_leaves(params), shardings, strict=True)})
 
-    def place(owner: int | None, aval: Any) -> Sharding | None:
+    def place(owner: int | None, declared: Any, aval: Any) -> Sharding | None:
         sharding = everywhere
         if owner is not None:
             shape = leaves[owner].shape
-            sharding = sharding_along(shardings[owner], shape, aval.shape) or everywhere
+            sharding = sharding_along(shardings[owner], shape, aval.shape, is_per_matrix(declared)) or everywhere
             if isinstance(sharding, NamedSharding):
                 sharding = divided(sharding, aval.shape, axes, shape == aval.shape)
         is_on_host = aval.memory_space == jax.memory.Space.Host  # of `Offload`
         return sharding.with_memory_kind("pinned_host") if sharding is not None and is_on_host else sharding
 
-    return jtu.tree_structure(state).unflatten(map(place, owners(state, params), jaxpr.out_avals))
+    return jtu.tree_structure(state).unflatten(map(place, owners(state, params), declarations(state), jaxpr.out_avals))
 
 
 def _shardings(leaves: Sequence[Any], axes: tuple[str, ...]) -> tuple[list[Any], Sharding | None]:

@@ -21,7 +21,7 @@ from .._support.types import Params, State, Updates
 from .._support.variables import holds_states, without_variables
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._math import shapes_without, strong, trainable
-from ..tree._state import owners
+from ..tree._state import declarations, is_per_matrix, owners
 from .entry import AbstractBoundary
 from .extra_arguments import refuse_hyperparameters
 from .masks import AbstractLabels, mask_of
@@ -92,10 +92,10 @@ class _Where:
         leaves, treedef = jtu.tree_flatten(state)
         shapes = [p.shape for p in jtu.tree_leaves(params)]
         wanted: list[NamedSharding | None] = [None] * len(leaves)
-        for k, i in enumerate(owners(state, params)):
+        for k, (i, declared) in enumerate(zip(owners(state, params), declarations(state), strict=True)):
             is_here = jax.typeof(leaves[k]).memory_space == jax.memory.Space.Device  # and not in that of `Offload`
             if i is not None and is_here and (sharding := self.shardings[i]):
-                wanted[k] = sharding_along(sharding, shapes[i], leaves[k].shape)
+                wanted[k] = sharding_along(sharding, shapes[i], leaves[k].shape, is_per_matrix(declared))
         return treedef.unflatten(placed_at(leaves, wanted))
 
 

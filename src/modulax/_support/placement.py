@@ -89,16 +89,17 @@ def placed_like(new: PyTree, old: PyTree) -> PyTree:
     return treedef.unflatten(leaves)
 
 
-def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...], per_matrix: bool = False) -> Any:
     """The sharding of a parameter for an array of its shape, with a leading axis, in blocks, or of some of its axes.
 
-    Blocks are along the last axis, as those of `LowBit`. The factors of Adafactor have some of the axes. Those of
-    Shampoo are square, and divided by rows.
+    Blocks are along the last axis, as those of `LowBit`. The factors of Adafactor have some of the axes. Square
+    matrices, and others that belong to the matrices of the parameter, are divided by rows, or by columns.
 
     Args:
         sharding: the sharding of the parameter.
         of: the shape of the parameter.
         shape: the shape of the array.
+        per_matrix: whether the array belongs to the matrices of the parameter.
 
     Returns:
         a sharding, or None for an array of any other shape.
@@ -107,6 +108,8 @@ def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -
         return sharding
     if not isinstance(sharding, NamedSharding):
         return None
+    if per_matrix:
+        return _along_kept_axes(sharding, of, shape) or _of_other_matrices(sharding, shape)
     if shape[1:] == of:
         return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec), memory_kind=sharding.memory_kind)
     if not _holds_blocks(shape, of):
@@ -121,7 +124,7 @@ def sharding_along(sharding: Any, of: tuple[int, ...], shape: tuple[int, ...]) -
 def _along_kept_axes(sharding: NamedSharding, of: tuple[int, ...], shape: tuple[int, ...]) -> NamedSharding | None:
     """The sharding for an array that has some of the axes of a parameter; None if it is not known which."""
     if len(shape) > 1 and shape[-1] == shape[-2] and shape != of[-2:]:
-        return _by_rows(sharding, shape)
+        return _of_other_matrices(sharding, shape)
     if not 0 < len(shape) < len(of) <= _MOST_AXES:
         return None
     spec = (*sharding.spec, *[None] * (len(of) - len(sharding.spec)))
@@ -132,16 +135,29 @@ def _along_kept_axes(sharding: NamedSharding, of: tuple[int, ...], shape: tuple[
     return NamedSharding(sharding.mesh, PartitionSpec(*found.pop()), memory_kind=sharding.memory_kind)
 
 
-def _by_rows(sharding: NamedSharding, shape: tuple[int, ...]) -> NamedSharding | None:
-    """The sharding for square factors of a parameter: of each, all devices of the parameter have some rows.
+def _of_other_matrices(sharding: NamedSharding, shape: tuple[int, ...]) -> NamedSharding | None:
+    """The sharding for matrices of another size than a parameter: all of its devices have some rows, or columns.
 
     On explicit axes, types hold the sharding, and that of factors and gradients would differ.
     """
     axes = tuple(itertools.chain(*((names,) if isinstance(names, str) else names or () for names in sharding.spec)))
     mesh = sharding.mesh
-    if not axes or AxisType.Explicit in mesh.axis_types or shape[-2] % math.prod(mesh.shape[name] for name in axes):
+    place = even_axis(shape, math.prod(mesh.shape[name] for name in axes))
+    if not axes or AxisType.Explicit in mesh.axis_types or place is None:
         return None
-    return sharding.update(spec=PartitionSpec(*[None] * (len(shape) - 2), axes))
+    spec: list[Any] = [None] * len(shape)
+    spec[place] = axes
+    return sharding.update(spec=PartitionSpec(*spec))
+
+
+def even_axis(shape: tuple[int, ...], devices: int) -> int | None:
+    """The axis of the rows or columns of matrices that devices divide: rows, if they do; None if they divide neither.
+
+    Matrices of one row or column are means of others.
+    """
+    if len(shape) < 2 or min(shape[-2:]) < 2:
+        return None
+    return next((axis for axis in (len(shape) - 2, len(shape) - 1) if shape[axis] % devices == 0), None)
 
 
 def _holds_blocks(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:

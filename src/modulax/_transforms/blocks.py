@@ -19,7 +19,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._support.placement import cuts_tiles, shard_like
+from .._support.placement import cuts_tiles, even_axis, shard_like
 from ..linalg._parts import Parts
 from ..tree._leafmap import map_with
 from .batches import computed_after
@@ -292,12 +292,15 @@ class _Kind(NamedTuple):
         """The shapes and dtypes of a row for one block."""
         return self.structure.unflatten(map(jax.ShapeDtypeStruct, self.shapes, self.dtypes))
 
-    def divided(self, form: tuple[tuple[int, ...], bool]) -> int:
-        """The axis along which a mesh divides a batch, for a form as in `Staged.form`."""
+    def divided(self, devices: int, form: tuple[tuple[int, ...], bool]) -> int:
+        """The axis along which the devices of a mesh divide a batch, for a form as in `Staged.form`."""
         shape, is_of_entries = form
         if is_of_entries and shape == self.block:
             return 3 + self.axis
-        return -self.axis if is_of_entries and shape == self.block[::-1] else min(len(shape), 1)
+        if is_of_entries and shape == self.block[::-1]:
+            return -self.axis
+        axis = even_axis(shape, devices)
+        return min(len(shape), 1) if axis is None else 1 + axis
 
 
 def _rounds(places: Sequence[int], kind: _Kind, arrays: Mapping[int, Array]) -> Iterator[list[int]]:
@@ -320,7 +323,7 @@ def _joined(
     def together(
         stage: Stage, shared: list[Array], given: Any, found: Any, columns: list[list[Array]]
     ) -> Sequence[Sequence[Array]]:
-        axes, to = (list(map(kind.divided, shapes)) for shapes in (given, found))
+        axes, to = ([kind.divided(devices, form) for form in forms] for forms in (given, found))
         ys = over_devices(stage.__call__, axes, to, shared=shared)(*map(jnp.concatenate, zip(*columns, strict=True)))
         ends = np.cumsum([len(xs[0]) for xs in columns])
         parts = [jnp.split(y, ends[:-1]) for y in ys]
@@ -330,6 +333,7 @@ def _joined(
         ys = {v: layout.of(x) if staged.form(v)[1] else x for v, x in zip(read, values, strict=True)}
         return {v: y.reshape(-1, *y.shape[layout.axes_before :]) for v, y in ys.items()}
 
+    devices = number_of_devices(_first(rows[0]))
     read, places = zip(*((v, i) for i, v in enumerate(staged.arguments) if v in staged.read), strict=True)
     values = [[jtu.tree_leaves(row)[i] for i in places] for row in rows]
     values, _ = jax.lax.optimization_barrier((values, before))

@@ -181,9 +181,12 @@ class MatrixStep:
         self.of_all, found = cond(self.rule.is_time(self.now, count), better, kept)
         for i, (x, new) in zip(places, found, strict=True):
             self.given[i] = self.given[i] if x is None else x
-            # Divided over a mesh, or the branches would gather them.
-            axis, like = self.layouts[i].axes_before, self.updates[i]
-            self.fields[i] |= {name: y if y is None else divided_along(y, axis, like) for name, y in new.items()}
+            self.fields[i] |= {name: self._divided(i, y) for name, y in new.items()}
+
+    def _divided(self, i: int, y: Any) -> Any:
+        """What belongs to the matrices of a leaf, divided over a mesh: otherwise the branches would gather it."""
+        is_matrix = y is not None and y.ndim - self.layouts[i].axes_before >= 2
+        return divided_along(y, None, self.updates[i]) if is_matrix else y
 
     def map_whole(self, are_shared: bool) -> None:
         """Replace the first array that `update_matrix` gets of each leaf by what the rule makes of whole matrices.

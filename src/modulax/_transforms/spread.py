@@ -28,7 +28,7 @@ from jaxtyping import Array
 
 from .._support.checks import listing
 from .._support.groups import exchange
-from .._support.placement import shard_like
+from .._support.placement import even_axis, shard_like
 from ..linalg._parts import Parts
 
 T = TypeVar("T")
@@ -208,16 +208,17 @@ def number_of_devices(x: Array) -> int:
     return _Spread.of(x, None, "").count
 
 
-def divided_along(x: Array, axis: int, like: Array | None = None) -> Array:
+def divided_along(x: Array, axis: int | None, like: Array | None = None) -> Array:
     """Return an array which is divided over all devices of its mesh along an axis, if they divide it.
 
     Args:
         x: the array.
-        axis: the axis.
+        axis: the axis; None for that of `even_axis`.
         like: an array on the mesh; by default, `x` itself.
     """
     devices = _Spread.of(x if like is None else like, None, "")
-    if devices.count == 1 or axis >= x.ndim or x.shape[axis] % devices.count:
+    axis = even_axis(x.shape, devices.count) if axis is None else axis
+    if devices.count == 1 or axis is None or x.shape[axis] % devices.count:
         return x
     spec = [None] * x.ndim
     spec[axis] = devices.axes  # pyright: ignore

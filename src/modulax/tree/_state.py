@@ -139,6 +139,11 @@ def declarations(node: PyTree, declared: Mapping[str, Any] | None = None) -> lis
     return out
 
 
+def is_per_matrix(declared: Mapping[str, Any] | None) -> bool:
+    """Whether a declaration is that of a field that belongs to the matrices of a parameter."""
+    return declared is not None and bool(declared.get("per_matrix"))
+
+
 def nesting_fields() -> tuple[set[str], set[str]]:
     """The names of all fields of states that hold states of other transforms, and those that hold a mapping of them."""
     fields, mappings = set[str](), set[str]()
