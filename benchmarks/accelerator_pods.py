@@ -61,6 +61,9 @@ class Pod:
 SHAMPOO = mx.Shampoo(1e-3, b2=0.99, block_size=128, precondition_frequency=10, weight_dimension_numbers=MATRICES)
 ESHAMPOO = mx.EShampoo(1e-3, block_size=128, weight_dimension_numbers=MATRICES)
 SOAP = mx.SOAP(1e-3, max_precond_dim=128, weight_dimension_numbers=MATRICES)
+KRON = mx.Kron(1e-3, weight_dimension_numbers=MATRICES)
+DION = mx.Dion(1e-3, rank_fraction=0.25)
+APOLLO, GALORE = mx.Apollo(1e-3, rank=32), mx.GaLore(1e-3, rank=32, method="range")
 V5E_16, V5E_256 = ("v5e:4x4", {"data": 16}), ("v5e:16x16", {"data": 256})
 PODS = (
     Pod("AdamW, FSDP", ADAM, *V5E_256, sent=0, temp=1),
@@ -74,11 +77,15 @@ PODS = (
     Pod("Muon, FSDP", MUON, *V5E_256, sent=0.5, temp=300, share=3.3),
     Pod("Muon, FSDP × TP", MUON, "v5e:16x16", {"data": 32, "model": 8}, sent=0.5, temp=300, share=2.8, spec=over_both),
     *(
-        Pod(name, optimizer, *V5E_16, sent=0.06, temp=8, share=1.1, params=params, work=None)
+        Pod(name, optimizer, *V5E_16, sent=0.07, temp=8, share=1.1, params=params, work=None)
         for name, optimizer, params in (
             ("Shampoo of 6 million parameters, FSDP", SHAMPOO, BLOCKS),
             ("EShampoo of 6 million parameters, FSDP", ESHAMPOO, BLOCKS),
             ("SOAP of 6 million parameters, FSDP", SOAP, WHOLE),
+            ("Kron of 6 million parameters, FSDP", KRON, WHOLE),
+            ("Dion of 6 million parameters, FSDP", DION, WHOLE),
+            ("Apollo of 6 million parameters, FSDP", APOLLO, WHOLE),
+            ("GaLore of 6 million parameters, FSDP", GALORE, WHOLE),
         )
     ),
     Pod("AdamW, FSDP", ADAM, "h100:8", {"data": 8}, sent=0, temp=1),

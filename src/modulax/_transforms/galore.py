@@ -56,7 +56,7 @@ class GaLoreState(AbstractState):
 
     count: Count = shared()
     base_optimizer_state: State = nested()
-    projector: PyTree = like_params(exact=True)
+    projector: PyTree = like_params(exact=True, per_matrix=True)
 
 
 def adam_unless_given(x: Any) -> Any:
