@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from accelerator_rows import ADAM
 from measure import table
-from planning import MUON, SMALL, gpt, over_both
+from planning import MUON, ROLES, SMALL, gpt, over_both
 
 import modulax as mx
 from modulax import planning
@@ -62,8 +62,11 @@ SHAMPOO = mx.Shampoo(1e-3, b2=0.99, block_size=128, precondition_frequency=10, w
 ESHAMPOO = mx.EShampoo(1e-3, block_size=128, weight_dimension_numbers=MATRICES)
 SOAP = mx.SOAP(1e-3, max_precond_dim=128, weight_dimension_numbers=MATRICES)
 KRON = mx.Kron(1e-3, weight_dimension_numbers=MATRICES)
-DION = mx.Dion(1e-3, rank_fraction=0.25)
-APOLLO, GALORE = mx.Apollo(1e-3, rank=32), mx.GaLore(1e-3, rank=32, method="range")
+DION = mx.Dion(
+    1e-3, rank_fraction=0.25, roles={path: role for path, role in ROLES.items() if path.startswith("layers")}
+)
+APOLLO = mx.Apollo(1e-3, rank=32, weight_dimension_numbers=MATRICES)
+GALORE = mx.GaLore(1e-3, rank=32, method="range", weight_dimension_numbers=MATRICES)
 V5E_16, V5E_256 = ("v5e:4x4", {"data": 16}), ("v5e:16x16", {"data": 256})
 PODS = (
     Pod("AdamW, FSDP", ADAM, *V5E_256, sent=0, temp=1),
