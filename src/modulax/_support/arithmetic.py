@@ -147,7 +147,7 @@ def ratio(x: Any, y: Any) -> Any:
     return jnp.where(y <= 0, 0, x / jnp.where(y <= 0, 1, y))
 
 
-def beside(u: Array, other: Array) -> Array:
+def depend_on(u: Array, other: Array) -> Array:
     """Return an array that reads another one, such as a part of the new state, which is never negative.
 
     It would be NaN where the other one is negative, which the compiler cannot rule out.

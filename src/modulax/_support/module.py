@@ -193,7 +193,8 @@ def like_params(
         preconditioner: whether it is a root or a basis that is recomputed every few steps, from other fields. Only
             `LowBit(preconditioners=True)` stores it in fewer bits.
         per_matrix: whether it belongs to the matrices of an array, as a factor of a preconditioner does, and not to the
-            entries: the axes that count matrices come first. `AbstractMatrixwise` asks for it.
+            entries: the axes that count matrices come first. `AbstractMatrixwise` asks for it. On a mesh, the devices
+            of the parameter divide its rows.
         moment: for a decaying sum of the updates that the rule receives, the factor that turns the sum into their
             average, or a function of the rule that returns this factor: 1 for the first moment of Adam,
             `lambda rule: 1 - rule.decay` for the momentum of SGD. `checkpoint.carry` takes it over between classes.

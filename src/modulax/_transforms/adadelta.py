@@ -6,7 +6,7 @@ from jaxtyping import PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, beside, moment, safe_sqrt, second_moment_like
+from .._support.arithmetic import abs_sq, depend_on, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY
 from .._support.module import AbstractState, like_params
 
@@ -53,4 +53,4 @@ class ScaleByAdadelta(AbstractLeafwise[ScaleByAdadeltaState]):
         # `e_x` is zero at first and `eps` may be zero, where the derivative of `jnp.sqrt` is infinite.
         u = safe_sqrt(self.eps + s.e_x) / safe_sqrt(self.eps + e_g) * g
         e_x = moment(self.rho, s.e_x, abs_sq(u))
-        return beside(u, e_x), ScaleByAdadeltaState(e_g=e_g, e_x=e_x)
+        return depend_on(u, e_x), ScaleByAdadeltaState(e_g=e_g, e_x=e_x)

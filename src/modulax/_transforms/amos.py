@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.fields import Hyperparameter, Number, number, numbers, required_number
 from .._protocol.patterns import by_path
 from .._roles.role import AbstractRole
-from .._support.arithmetic import abs_sq, beside, bias, default_float, moment, safe_sqrt, second_moment_like
+from .._support.arithmetic import abs_sq, bias, default_float, depend_on, moment, safe_sqrt, second_moment_like
 from .._support.checks import DECAY, NON_NEGATIVE
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
@@ -157,4 +157,4 @@ class ScaleByAmos(AbstractByBlocks[ScaleByAmosState]):
         step = rate * safe_sqrt(inverse) * g + (gamma / 2 + self.extra_l2) * p
         u = step / (1 + self.d_coef * safe_sqrt(rate) * b)
         b = b + gamma * (1 + b)
-        return beside(u, b), ScaleByAmosState(v=v, b=b)
+        return depend_on(u, b), ScaleByAmosState(v=v, b=b)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._support.arithmetic import at_least_float32, beside, in_dtype
+from .._support.arithmetic import at_least_float32, depend_on, in_dtype
 from .spread import number_of_devices
 
 
@@ -76,7 +76,7 @@ def computed_after(before: Sequence[Array], x: Array) -> Array:
     several batches at once may wait for each other forever. It drops optimization barriers.
     """
     for other in before:
-        x = beside(x, jax.lax.reduce_sum(jax.lax.abs(other), range(other.ndim)))
+        x = depend_on(x, jax.lax.reduce_sum(jax.lax.abs(other), range(other.ndim)))
     return x
 
 

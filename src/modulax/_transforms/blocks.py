@@ -24,7 +24,7 @@ from ..linalg._parts import Parts
 from ..tree._leafmap import map_with
 from .batches import computed_after
 from .matrices import Matrix
-from .spread import divided_along, number_of_devices, over_devices, spread
+from .spread import divided_along, map_matrices, number_of_devices, over_devices
 from .stages import Stage, Staged, stages_of
 
 Row = tuple[PyTree, PyTree]  # of arrays in the shape of a leaf, or its blocks, and of arrays that belong to the blocks
@@ -198,10 +198,10 @@ def map_whole(
     *,
     are_shared: bool = True,
 ) -> list[Array]:
-    """Apply a function of whole matrices to all leaves, with `spread`.
+    """Apply a function of whole matrices to all leaves, with `map_matrices`.
 
     Args:
-        function: as in `spread`.
+        function: as in `map_matrices`.
         layouts: how each leaf is matrices.
         arrays: the leaves.
         over: the axes of the mesh to divide the work over; all if None.
@@ -212,7 +212,7 @@ def map_whole(
     xs = [x for layout, y in zip(layouts, arrays, strict=True) for x in layout.split(y)]
     every = [part for row in parts for part in row]
     matrices = [part.of(x) for part, x in zip(every, xs, strict=True)]
-    found = spread(function, matrices, over, call, are_shared=are_shared)
+    found = map_matrices(function, matrices, over, call, are_shared=are_shared)
     ys = iter([part.back(y, x.shape) for part, x, y in zip(every, xs, found, strict=True)])
     return [layout.join(list(itertools.islice(ys, len(row)))) for layout, row in zip(layouts, parts, strict=True)]
 

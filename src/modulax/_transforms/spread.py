@@ -1,6 +1,6 @@
 """Many matrices through one function: in batches bounded by memory, and divided over the devices of a mesh.
 
-`spread` is what Muon shares with other transforms that need whole matrices. Matrices of one shape, and of its
+`map_matrices` is what Muon shares with other transforms that need whole matrices. Matrices of one shape, and of its
 transpose, are joined in batches. Small matrices are in one batch, because one large operation is faster than many small
 ones. Batching gains nothing for large ones and takes memory, so that a batch of them has a fixed part of all matrices.
 
@@ -46,7 +46,7 @@ def axis_names(axes: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return axes if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
 
 
-def spread(
+def map_matrices(
     function: Function,
     matrices: Sequence[Array],
     over: tuple[str, ...] | None,
