@@ -29,13 +29,19 @@ def start(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(3).normal(size=shape)
 
 
+@pytest.mark.parametrize("size", [2, 4])  # of the values
 @pytest.mark.parametrize(
-    "transform", [mx.ScaleByNorMuon(), mx.ScaleByAdaMuon(), mx.ScaleByScion(), mx.ScaleByScion(norm="output")], ids=str
+    "transform",
+    [
+        *(mx.ScaleByMuon(adaptive=True), mx.ScaleByNorMuon(), mx.ScaleByAdaMuon()),
+        *(mx.ScaleByScion(), mx.ScaleByScion(norm="output")),
+    ],
+    ids=str,
 )
-def test_query_key_and_value_in_one_array_are_three_matrices(transform: Any):
+def test_query_key_and_value_in_one_array_are_three_matrices(transform: Any, size: int):
     """And axes in another order make the same matrices."""
-    parts = {name: gradients((6, 4))[:3] for name in ("query", "key")} | {"value": gradients((6, 2))[:3]}
-    role = mx.Attention(blocks=(4, 4, 2), fan_in=1, fan_out=0)
+    parts = {name: gradients((6, 4))[:3] for name in ("query", "key")} | {"value": gradients((6, size))[:3]}
+    role = mx.Attention(blocks=(4, 4, size), fan_in=1, fan_out=0)
     joined = {"w": np.concatenate(list(parts.values()), axis=-1).swapaxes(1, 2)}
     apart = points(transform, {name: start(x.shape[1:]) for name, x in parts.items()}, parts)
     field = "roles" if hasattr(transform, "roles") else "weight_dimension_numbers"
@@ -46,16 +52,16 @@ def test_query_key_and_value_in_one_array_are_three_matrices(transform: Any):
     np.testing.assert_allclose(together["w"], expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("basis", ["shorter", "inputs"])
-def test_dion_trains_query_key_and_value_in_one_array_as_three_matrices(basis: str):
+@pytest.mark.parametrize("basis, size", [("shorter", 2), ("shorter", 4), ("inputs", 2)])
+def test_dion_trains_query_key_and_value_in_one_array_as_three_matrices(basis: str, size: int):
     """Also with the factor of their shapes, from the same bases."""
-    parts = {name: gradients((3, n))[0] for name, n in (("query", 4), ("key", 4), ("value", 2))}
+    parts = {name: gradients((3, n))[0] for name, n in (("query", 4), ("key", 4), ("value", size))}
     joined = {"w": np.concatenate(list(parts.values()), axis=-1).T}
     apart = mx.Dion(1.0, consistent_rms=0.2, basis=basis)
-    together = apart.replace(roles=mx.roles(joined, {"w": mx.Attention(blocks=(4, 4, 2), fan_in=1, fan_out=0)}))
+    together = apart.replace(roles=mx.roles(joined, {"w": mx.Attention(blocks=(4, 4, size), fan_in=1, fan_out=0)}))
     state = together.init(joined)
-    of_four, of_two = mx.tree.get(state, "basis")["w"]
-    bases = {"query": of_four[0], "key": of_four[1], "value": of_two}
+    drawn = mx.tree.get(state, "basis")["w"]
+    bases = dict(zip(parts, drawn if size == 4 else (*drawn[0], drawn[1]), strict=True))
     expected, _ = apart.update(parts, mx.tree.set(apart.init(parts), basis=bases), parts)
     found, state = together.update(joined, state, joined)
     np.testing.assert_allclose(found["w"].T, np.concatenate([expected[n] for n in parts], axis=-1), rtol=1e-12)

@@ -70,6 +70,14 @@ class Layout(NamedTuple):
         """The array with these parts."""
         return self.matrix.joined(xs) if self.matrix is not None and self.parts else xs[0]
 
+    def scatter(self, own: Any) -> Sequence[Any]:
+        """What belongs to the matrices of each of the `parts`."""
+        return own if len(self.parts) > 1 else [own]
+
+    def gather(self, own: Sequence[Any]) -> Any:
+        """What belongs to the matrices of an array: a tuple if there are several parts."""
+        return tuple(own) if len(self.parts) > 1 else own[0]
+
     def sides(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
         """For rows and columns of an array of some shape, the number of blocks and their length."""
         rows, columns = self._sides(shape)
@@ -164,28 +172,20 @@ def map_parts(
     What belongs to the matrices of such an array is a tuple in place of each array.
     """
     layouts = list(layouts)
-    every: list[Layout] = []
+    parts = [layout.parts or (layout,) for layout in layouts]
     flat: list[Row] = []
     for layout, (arrays, others) in zip(layouts, rows, strict=True):
-        if not layout.parts:
-            every, flat = [*every, layout], [*flat, (arrays, others)]
-            continue
         leaves, structure = jtu.tree_flatten(arrays)
-        columns = zip(*map(layout.split, leaves), strict=True)
-        every += layout.parts
-        flat += [
-            (structure.unflatten(column), {name: xs and xs[k] for name, xs in others.items()})
-            for k, column in enumerate(columns)
-        ]
-    found = iter(map_blocks(function, shared, every, flat, **options))
+        own = {name: layout.scatter(xs) for name, xs in others.items()}
+        for k, column in enumerate(zip(*map(layout.split, leaves), strict=True)):
+            flat.append((structure.unflatten(column), {name: xs[k] for name, xs in own.items()}))
+    found = iter(map_blocks(function, shared, [part for row in parts for part in row], flat, **options))
     out = []
-    for layout in layouts:
-        if not layout.parts:
-            out.append(next(found))
-            continue
-        kept, arrays, others = zip(*itertools.islice(found, len(layout.parts)), strict=True)
+    for layout, row in zip(layouts, parts, strict=True):
+        kept, arrays, others = zip(*itertools.islice(found, len(row)), strict=True)
         joined = jtu.tree_map(lambda *xs: layout.join(xs), *arrays)  # noqa: B023
-        out.append((kept[0], joined, {name: tuple(each[name] for each in others) for name in others[0]}))
+        own = {name: layout.gather([each[name] for each in others]) for name in others[0]}
+        out.append((kept[0], joined, own))
     return out
 
 

@@ -298,9 +298,8 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         return {i: layout for i, layout in enumerate(layouts) if layout is not None}
 
     def _layout(self, matrix: Matrix, size: int | None) -> Layout:
-        parts = matrix.parts if self.is_split else ()
-        if len(parts) > 1:
-            return Layout(matrix, size, parts=tuple(self._layout(part, size) for part in parts))
+        if self.is_split and matrix.blocks:
+            return Layout(matrix, size, parts=tuple(self._layout(part, size) for part in matrix.parts))
         return Layout(matrix.transposed if self.is_transposed(*matrix.size) else matrix, size)
 
     def _initial(self, layout: Layout, p: Array) -> StateT:
@@ -334,11 +333,12 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         xs = layout.split(undivided(p, range(p.ndim)))
         states = [self._initial(part, x) for part, x in zip(layout.parts, xs, strict=True)]
         of_entries = fields_of_entries(states[0])
-        fields = {name: tuple(getattr(s, name) for s in states) for name in tree_fields(states[0])}
-        whole = {
-            name: shard_like(typed_like(layout.join(ys), p), p) for name, ys in fields.items() if name in of_entries
-        }
-        return with_fields(states[0], **(fields | whole))
+        fields = {}
+        for name in tree_fields(states[0]):
+            ys = tuple(getattr(s, name) for s in states)
+            is_whole = name in of_entries
+            fields[name] = shard_like(typed_like(layout.join(ys), p), p) if is_whole else layout.gather(ys)
+        return with_fields(states[0], **fields)
 
 
 def _step(rule: AbstractMatrixwise, updates: Updates, state: Any, beside: Any) -> tuple[Updates, Any, Any]:
