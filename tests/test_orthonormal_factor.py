@@ -1,5 +1,6 @@
-"""The orthonormal factor of a QR decomposition, and how a GPU finds it; it has to be that of Householder's method."""
+"""The orthonormal factor of a QR decomposition, and how a GPU and a TPU find it: it is that of Householder's method."""
 
+import functools
 from typing import Any
 
 import jax
@@ -9,11 +10,14 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 from modulax.linalg import _eigenbasis, _orthonormal_factor as factor
+from modulax.linalg._triangular import divide_by_factor
 
 from . import test_released_matrices, test_released_shampoo
 from .released import distances, trajectory
 
 by_cholesky = jax.jit(factor.by_cholesky)
+METHODS = {"gpu": by_cholesky, "tpu": jax.jit(functools.partial(factor.by_cholesky, divide=divide_by_factor))}
+every_method = pytest.mark.parametrize("by_cholesky", METHODS.values(), ids=METHODS)
 
 
 def _conditioned(condition: float, shape: tuple[int, int] = (24, 12)) -> np.ndarray:
@@ -30,7 +34,8 @@ def _distance(q: Any) -> float:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.complex64])
-def test_it_is_that_of_householders_method(dtype: Any):
+@every_method
+def test_it_is_that_of_householders_method(by_cholesky: Any, dtype: Any):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3, 9, 9)) + 1j * rng.normal(size=(2, 3, 9, 9))
     x = (x if np.issubdtype(dtype, np.complexfloating) else x.real).astype(dtype)
@@ -48,7 +53,8 @@ def test_it_is_that_of_householders_method(dtype: Any):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("condition", [1e4, 1e8, 1e13])
-def test_columns_that_nearly_depend_on_others(condition: float):
+@every_method
+def test_columns_that_nearly_depend_on_others(by_cholesky: Any, condition: float):
     """The Gram matrix squares the condition number, so that one round alone would fail from about 1e8 on."""
     q, is_orthonormal = by_cholesky(_conditioned(condition))
     assert is_orthonormal
@@ -84,11 +90,46 @@ def test_householders_method_is_the_last_resort():
     assert np.isnan(q).all()
 
 
-def test_only_a_gpu_takes_cholesky_decompositions():
+def test_more_columns_than_a_block_of_a_tpu():
+    x = np.random.default_rng(0).normal(size=(2, 300, 200)).astype(np.float32)
+    q, is_orthonormal = METHODS["tpu"](x)
+    assert is_orthonormal
+    np.testing.assert_allclose(q, by_cholesky(x)[0], atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_gram_and_schmidts_method_is_the_last_resort_of_a_tpu(dtype: Any):
+    of_pairs = np.repeat(np.random.default_rng(0).normal(size=(20, 5)), 2, axis=1)
+    on_tpu = jax.jit(factor._on_tpu)
+    for x in (np.ones((8, 3)), of_pairs, np.eye(4)[[0, 0, 0, 0]], np.outer(np.arange(1, 7), np.ones(6)) * 1e30):
+        assert _distance(on_tpu(x.astype(dtype))) < 4 * np.finfo(dtype).eps
+    np.testing.assert_allclose(
+        abs(on_tpu(of_pairs)[:, 0]), abs(of_pairs[:, 0]) / np.linalg.norm(of_pairs[:, 0]), rtol=1e-6
+    )
+    assert np.isnan(on_tpu(jnp.full((4, 2), jnp.nan))).all()
+
+
+def test_the_first_basis_on_a_tpu_is_nearly_one_of_eigenvectors():
+    g = np.random.default_rng(0).normal(size=(2, 24, 32)).astype(np.float32)
+    x = jnp.asarray(g @ g.swapaxes(-1, -2))
+    basis = jax.jit(_eigenbasis._by_iterations)(x)
+    assert _distance(basis) < 2e-6
+    diagonal = np.asarray(basis).swapaxes(-1, -2) @ x @ basis
+    values = np.diagonal(diagonal, axis1=-2, axis2=-1)
+    assert np.linalg.norm(diagonal - values[..., None] * np.eye(24)) < 0.02 * np.linalg.norm(diagonal)
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(x)[:, ::-1], rtol=0.02)
+    traced = jax.jit(_eigenbasis.first_eigenbasis).trace(x)
+    texts = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "tpu")}
+    assert {name: "syevd" in text or "Eigh" in text for name, text in texts.items()} == {"cpu": True, "tpu": False}
+
+
+def test_which_platform_takes_which_method():
     traced = jax.jit(factor.orthonormal_factor).trace(jax.ShapeDtypeStruct((8, 4), jnp.float32))
     for name in ("cpu", "tpu", "cuda", "rocm"):
         text = traced.lower(lowering_platforms=(name,)).as_text()
         assert ("triangular_solve" in text) == (name in ("cuda", "rocm"))
+        assert ("custom_call" in text and "stablehlo.while" not in text) == (name == "cpu")
     together = traced.lower(lowering_platforms=("cpu", "cuda")).as_text()
     assert "triangular_solve" in together
 
@@ -133,9 +174,10 @@ def test_inside_shard_map(check_vma: bool):
 
 
 @pytest.mark.usefixtures("x64")
-def test_released_code_has_the_same_trajectories(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("method", [factor._on_gpu, factor._on_tpu], ids=["gpu", "tpu"])
+def test_released_code_has_the_same_trajectories(method: Any, monkeypatch: pytest.MonkeyPatch):
     """The signs of columns are others than by Householder's method, and cancel."""
-    monkeypatch.setattr(_eigenbasis, "orthonormal_factor", factor._on_gpu)
+    monkeypatch.setattr(_eigenbasis, "orthonormal_factor", method)
     by_eigenbasis = {name: test_released_shampoo.CASES[name] for name in ("SOAP/default", "SOAP/some", "SOAP.meta/qr")}
 
     def points() -> Any:
@@ -144,5 +186,5 @@ def test_released_code_has_the_same_trajectories(monkeypatch: pytest.MonkeyPatch
         return ours | {name: test_released_matrices.points_of(name, case, case.make()) for name, case in dion.items()}
 
     lowered = jax.jit(points).lower()
-    assert "cholesky" in lowered.as_text() or "potrf" in lowered.as_text()
+    assert "stablehlo.while" in lowered.as_text()
     assert max(distances("matrices", lowered.compile()()).values()) <= 1e-9

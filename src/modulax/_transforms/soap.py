@@ -15,7 +15,7 @@ from .._support.checks import DECAY, WHOLE
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
 from .._support.varying import cond
-from ..linalg._eigenbasis import SIDES, eigenbasis, next_eigenbasis, permute
+from ..linalg._eigenbasis import SIDES, first_eigenbasis, next_eigenbasis, permute
 from .matrices import matrices_as
 from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
@@ -55,7 +55,8 @@ class ScaleBySOAP(AbstractMatrixwise[SOAPState]):
     no gradient is projected on a basis that it has determined. Every $k$ steps, after the update, one step of a power
     iteration with a QR decomposition improves the bases, $Q \leftarrow \operatorname{QR}(L Q)$, with the vectors sorted
     by their estimated eigenvalues; $m$ is carried over to the new bases, and the entries of $v$ are sorted. All other
-    leaves are trained by Adam, also from the second call on.
+    leaves are trained by Adam, also from the second call on. On a TPU, whose compiler takes minutes for an
+    eigendecomposition, the first bases come from 32 orthogonal iterations.
 
     Args:
         b1: exponential decay rate $\beta_1$ of the first moment.
@@ -128,7 +129,7 @@ class ScaleBySOAP(AbstractMatrixwise[SOAPState]):
         del about
         _, is_first = now
         places = jax.lax.broadcasted_iota(np.int32, x.shape[:-1], x.ndim - 2)  # of vectors that there were not
-        return cond(is_first, lambda: (eigenbasis(x), places), lambda: next_eigenbasis(x, factor))
+        return cond(is_first, lambda: (first_eigenbasis(x), places), lambda: next_eigenbasis(x, factor))
 
     def carry_matrix(self, now, old, new, beside):
         del now

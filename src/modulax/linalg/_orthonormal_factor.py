@@ -1,4 +1,4 @@
-"""The orthonormal factor of the QR decomposition, which a GPU finds faster by Cholesky decompositions.
+"""The orthonormal factor of the QR decomposition, which a GPU or a TPU finds by Cholesky decompositions.
 
 Householder's method goes from column to column, and a GPU waits for each. Times on an H200, in milliseconds:
 
@@ -8,8 +8,8 @@ Householder's method goes from column to column, and a GPU waits for each. Times
 | 12 of 3072 × 3072 | 221 | 43 |
 | 12 of 2304 × 192 | 14 | 1.7 |
 
-The compiler for TPU takes about as long for one as for the other: 43 and 34 s for 1024 columns. There, and on a CPU,
-it is Householder's method.
+The compiler for TPU takes 43 s for Householder's method with 1024 columns, and 34 s for XLA's Cholesky decomposition.
+It takes 4 s for the loop of `divide_by_factor`.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,25 +18,22 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, Inexact
 
 from .._support.arithmetic import in_dtype, real_dtype
 from .._support.varying import carried, cond
+from ._platforms import by_platform
 from ._products import adjoint, product
+from ._triangular import by_columns, divide_by_factor
 
 _MOST_ROUNDS = 8
 _GPUS = ("cuda", "rocm")
-# A primitive, so that the form for a GPU is traced only for a GPU: `jax.lax.platform_dependent` traces all forms, which
-# takes 4 % of the instructions to trace and lower SOAP.
-_factor = Primitive("modulax_orthonormal_factor")
 
 
 def orthonormal_factor(x: Inexact[Array, "*batch m n"]) -> Inexact[Array, "*batch m n"]:
     r"""Return $Q$ of the QR decomposition of matrices with at least as many rows as columns.
 
-    On a GPU, $Q$ comes from rounds of
+    On a GPU and a TPU, $Q$ comes from rounds of
 
     $$
     Y_{k+1} = Y_k R_k^{-1}, \qquad R_k^{\mathsf H} R_k = Y_k^{\mathsf H} Y_k + s I
@@ -44,13 +41,13 @@ def orthonormal_factor(x: Inexact[Array, "*batch m n"]) -> Inexact[Array, "*batc
 
     where the columns of $Y_k$ are normalized first, and the shift $s$ keeps the Gram matrix positive definite. All
     $Y_k$ have the same $Q$. A round squares their distance from orthonormal columns once that is small. If it isn't
-    after eight rounds, Householder's method computes $Q$.
+    after eight rounds, Householder's method computes $Q$ on a GPU, and Gram and Schmidt's on a TPU.
 
     References:
         Fukaya et al., [Shifted Cholesky QR for computing the QR factorization of ill-conditioned
         matrices](https://arxiv.org/abs/1809.11085), 2020
     """
-    return _factor.bind(x)
+    return _factor(x)
 
 
 def _by_householder(x: Array) -> Array:
@@ -64,10 +61,20 @@ def _on_gpu(x: Array) -> Array:
     return cond(is_orthonormal, lambda: q, lambda: _by_householder(x))
 
 
-def _batched(operands, axes):
-    # One decision for all matrices: under `vmap`, a `cond` computes both branches.
-    (x,), (axis,) = operands, axes
-    return _factor.bind(jnp.moveaxis(x, axis, 0)), 0
+def _on_tpu(x: Array) -> Array:
+    q, is_orthonormal = by_cholesky(x, divide_by_factor)
+    return cond(is_orthonormal, lambda: q, lambda: by_columns(x, _noise(x)))
+
+
+def _divide(gram: Array, y: Array) -> Array:
+    factor = jax.lax.linalg.cholesky(gram, symmetrize_input=False)
+    return jax.lax.linalg.triangular_solve(factor, y, lower=True, transpose_a=True, conjugate_a=True)
+
+
+def _noise(x: Array) -> Array:
+    """Any columns, for those that a matrix doesn't have."""
+    _, bits = jax.lax.rng_bit_generator(jax.lax.full((4,), 0, np.uint32), x.shape, np.uint32)
+    return jax.lax.bitcast_convert_type(bits, np.int32).astype(x.dtype)
 
 
 class _Round(NamedTuple):
@@ -78,8 +85,15 @@ class _Round(NamedTuple):
     number: Array
 
 
-def by_cholesky(x: Inexact[Array, "*batch m n"]) -> tuple[Inexact[Array, "*batch m n"], Bool[Array, ""]]:
-    """Return $Q$ with a positive diagonal of $R$, and whether all its columns are orthonormal, up to rounding."""
+def by_cholesky(
+    x: Inexact[Array, "*batch m n"], divide: Callable[[Array, Array], Array] = _divide
+) -> tuple[Inexact[Array, "*batch m n"], Bool[Array, ""]]:
+    """Return $Q$ with a positive diagonal of $R$, and whether all its columns are orthonormal, up to rounding.
+
+    Args:
+        x: the matrices.
+        divide: a function of $G$ and $Y$ that returns $Y R^{-1}$, where $R^H R = G$.
+    """
     # `lax`, because calls of `jnp` take several times longer to trace.
     *batch, _, n = x.shape
     *kept, rows, columns = range(x.ndim)
@@ -100,8 +114,7 @@ def by_cholesky(x: Inexact[Array, "*batch m n"]) -> tuple[Inexact[Array, "*batch
         gram = product(adjoint(y), y)
         zero, diagonal = jax.lax.full_like(gram, 0), jax.lax.full_like(gram, 1 + shift)
         away = jax.lax.reduce_max(jax.lax.abs(jax.lax.select(is_diagonal, zero, gram)), range(y.ndim))
-        factor = jax.lax.linalg.cholesky(jax.lax.select(is_diagonal, diagonal, gram), symmetrize_input=False)
-        y = jax.lax.linalg.triangular_solve(factor, y, lower=True, transpose_a=True, conjugate_a=True)
+        y = divide(jax.lax.select(is_diagonal, diagonal, gram), y)
         return _Round(y, away, jax.lax.add(now.number, np.int32(1)))
 
     def is_open(now: _Round) -> Array:
@@ -109,11 +122,8 @@ def by_cholesky(x: Inexact[Array, "*batch m n"]) -> tuple[Inexact[Array, "*batch
         is_far = jax.lax.gt(now.distance, np.asarray(unit**0.5, real))
         return jax.lax.bitwise_and(is_far, jax.lax.lt(now.number, np.int32(_MOST_ROUNDS)))
 
-    # Any column will do where the matrix has none.
-    _, bits = jax.lax.rng_bit_generator(jax.lax.full((4,), 0, np.uint32), x.shape, np.uint32)
-    signed = jax.lax.bitcast_convert_type(bits, np.int32)
     is_there = jax.lax.ne(of_columns(jax.lax.reduce_max, jax.lax.abs(x)), np.asarray(0, real))
-    y = jax.lax.select(is_there, x, signed.astype(x.dtype))
+    y = jax.lax.select(is_there, x, _noise(x))
     start = _Round(y, jax.lax.full((), np.inf, real), jax.lax.full((), 0, np.int32))
     found = jax.lax.while_loop(is_open, next_round, carried(next_round, start))
     # Of orthonormal columns, the Gram matrix with the shift is a multiple of the identity.
@@ -121,17 +131,4 @@ def by_cholesky(x: Inexact[Array, "*batch m n"]) -> tuple[Inexact[Array, "*batch
     return q, jax.lax.le(found.distance, np.asarray(unit**0.5, real))
 
 
-_factor.def_abstract_eval(lambda x: x)
-
-
-_factor.def_impl(lambda x: jax.lax.platform_dependent(x, default=_by_householder, **dict.fromkeys(_GPUS, _on_gpu)))
-
-
-batching.primitive_batchers[_factor] = _batched
-
-
-mlir.register_lowering(_factor, mlir.lower_fun(_by_householder, multiple_results=False))
-
-
-for _platform in _GPUS:
-    mlir.register_lowering(_factor, mlir.lower_fun(_on_gpu, multiple_results=False), platform=_platform)
+_factor = by_platform("orthonormal_factor", _by_householder, dict.fromkeys(_GPUS, _on_gpu) | {"tpu": _on_tpu})
