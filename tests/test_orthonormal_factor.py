@@ -1,6 +1,7 @@
 """The orthonormal factor of a QR decomposition, and how a GPU and a TPU find it: it is that of Householder's method."""
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
+import modulax as mx
 from modulax.linalg import _eigenbasis, _orthonormal_factor as factor
 from modulax.linalg._triangular import divide_by_factor
 
@@ -122,6 +124,18 @@ def test_the_first_basis_on_a_tpu_is_nearly_one_of_eigenvectors():
     traced = jax.jit(_eigenbasis.first_eigenbasis).trace(x)
     texts = {name: traced.lower(lowering_platforms=(name,)).as_text() for name in ("cpu", "tpu")}
     assert {name: "syevd" in text or "Eigh" in text for name, text in texts.items()} == {"cpu": True, "tpu": False}
+
+
+@pytest.mark.parametrize("transform", [mx.ScaleBySOAP(), mx.ScaleByDion()], ids=str)
+def test_a_step_for_a_tpu_calls_no_decomposition(transform: Any):
+    """Its compiler takes minutes for one of 1024 rows."""
+
+    def calls(platform: str) -> set[str]:
+        params = {"w": jax.ShapeDtypeStruct((8, 6), jnp.float32)}
+        traced = jax.jit(transform.update).trace(params, jax.eval_shape(transform.init, params))
+        return set(re.findall(r"custom_call @(\w+)", traced.lower(lowering_platforms=(platform,)).as_text()))
+
+    assert calls("tpu") == set() < calls("cpu")
 
 
 def test_which_platform_takes_which_method():
