@@ -10,7 +10,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -143,7 +143,7 @@ def map_blocks(
         functools.partial(_alone, first, function, shared), [layouts[i] for i in alone], [rows[i] for i in alone]
     )
     out = dict(zip(alone, found, strict=True))
-    kinds = collections.defaultdict[Hashable, list[int]](list)
+    kinds = collections.defaultdict[tuple[_Kind, int, Any], list[int]](list)
     begun = map_with(lambda _, arrays: first(shared, arrays), [None] * len(joined), [rows[i][:1] for i in joined])
     begun = dict(zip(joined, begun, strict=True))
     given = {i: (arrays, rows[i][1]) for i, (_, arrays) in begun.items()}

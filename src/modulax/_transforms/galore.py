@@ -95,7 +95,7 @@ class _Projectors(AbstractMatrixwise[_ProjectorState]):
 
     def improve_matrix(self, now, g, s):
         del now
-        is_rows = has_few_rows(*g.shape[-2:], self.follow)
+        is_rows = has_few_rows(g.shape[-2], g.shape[-1], self.follow)
         return _ProjectorState(directions(g, s.projector.shape[-1], is_rows, self.method))
 
     def update_matrix(self, now, g, s, p):

@@ -187,7 +187,7 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
         x, new = mu / now.unbias, dataclasses.replace(s, mu=mu)
         return ((x,) if self.momentum_into_precond_update else (x, g)), new
 
-    def _improve_drawn(self, now, g, s, drawn):
+    def _improve_drawn(self, now, g, s, drawn: Any):
         *kept, x = g
         noise, x = _column(drawn, s), _noisy(_column(x, s), _column(drawn, s))
         factors = _improved(self.precond_lr, now.is_balanced, noise, x, _Factors.of(s, x))

@@ -124,8 +124,8 @@ class MatrixStep:
             return
 
         def filtered(_: None, g: Array, own: Fields) -> tuple[Fields, Any]:
-            changed, (x, *_) = self._filtered(self.shared, (g, None, own))
-            return changed, x
+            changed, given = self._filtered(self.shared, (g, None, own))
+            return changed, given[0]
 
         if not self.is_filtered:
             self.given = {i: widened(self.updates[i]) for i in self.layouts}
@@ -166,9 +166,12 @@ class MatrixStep:
             now, drawn = self.rule._drawn(self.now, self.state, xs, states)
             rows = []
             for i, layout, x, y in zip(places, layouts, xs, drawn, strict=True):
-                is_like = y is not None and y.shape == jtu.tree_leaves(x)[0].shape
-                back = layout.back(y, self.updates[i].shape) if is_like else None
-                rows.append(((back, self.given[i]), (None if is_like else y, self._picked(i, names))))
+                of_entries = of_matrices = None
+                if y is not None and y.shape == jtu.tree_leaves(x)[0].shape:
+                    of_entries = layout.back(y, self.updates[i].shape)
+                else:
+                    of_matrices = y
+                rows.append(((of_entries, self.given[i]), (of_matrices, self._picked(i, names))))
             found = map_blocks(improved, (self.rule, now), layouts, rows, is_joined=True)
             rows = [(x, self._picked(i, names) | changed) for i, (_, x, changed) in zip(places, found, strict=True)]
             return {name: getattr(now, name) for name in of_all}, rows
@@ -185,8 +188,9 @@ class MatrixStep:
 
     def _divided(self, i: int, y: Any) -> Any:
         """What belongs to the matrices of a leaf, divided over a mesh: otherwise the branches would gather it."""
-        is_matrix = y is not None and y.ndim - self.layouts[i].axes_before >= 2
-        return divided_along(y, None, self.updates[i]) if is_matrix else y
+        if y is None or y.ndim - self.layouts[i].axes_before < 2:
+            return y
+        return divided_along(y, None, self.updates[i])
 
     def map_whole(self, are_shared: bool) -> None:
         """Replace the first array that `update_matrix` gets of each leaf by what the rule makes of whole matrices.

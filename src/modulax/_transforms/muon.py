@@ -7,7 +7,7 @@ learning rate, and trains all other parameters with AdamW.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, choice, followed, number, numbers
-from .._protocol.leafwise import StateT
 from .._protocol.transform import AbstractStatelessTransform
 from .._support.arithmetic import at_least_float32, bias, in_dtype, moment, zeros_in
 from .._support.checks import DECAY
@@ -57,7 +56,10 @@ class MuonState(AbstractState):
     count: Shared[Count] = counter()
 
 
-class AbstractMuon(AbstractMatrixwise[StateT]):
+S = TypeVar("S", bound=Any)  # a state with a momentum
+
+
+class AbstractMuon(AbstractMatrixwise[S]):
     """A momentum whose matrices are orthogonalized by a Newton-Schulz iteration: what the kinds of Muon share."""
 
     is_split: ClassVar = True
@@ -76,7 +78,7 @@ class AbstractMuon(AbstractMatrixwise[StateT]):
         del now
         return moment(self.beta, mu, g) if self.nesterov else mu
 
-    def filter_leaf(self, now, g, s):
+    def filter_leaf(self, now, g, s) -> tuple[Any, S]:
         mu = moment(self.beta, s.mu, g)
         return (self.sent(self.direction(now, g, mu)),), dataclasses.replace(s, mu=mu)
 
