@@ -318,6 +318,15 @@ def test_factors_are_those_of_rows_and_columns():
         Named().update(params, Named().init(params))
 
 
+def test_joined_matrices_have_nothing_that_is_computed_every_few_steps():
+    class Split(rules()["LowRank"]):
+        is_split: ClassVar = True
+
+    params = {"w": jnp.ones((2, 3))}
+    with pytest.raises(ValueError, match="`Split` has `is_split`, with which nothing is computed every few steps"):
+        Split().update(params, Split().init(params))
+
+
 def test_factors_need_an_improvement():
     class Lacking(rules()["LowRank"]):
         improve_matrix = mx.AbstractMatrixwise.improve_matrix

@@ -317,10 +317,8 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
                 if name not in of_entries and not (layout.is_array and y.shape == x.shape):
                     if y.shape[: layout.axes_before] != x.shape[: layout.axes_before]:
                         raise ValueError(f"{place} Begin with the axes that count them: `(*x.shape[:-2], ...)`.")
-                elif y.shape == x.shape:
-                    fields[name] = shard_like(typed_like(layout.back(y, p.shape), p), p)
-                elif layout.matrix is not None and y.shape == (*x.shape[:-2], 1, x.shape[-1]):
-                    fields[name] = layout.back(y, p.shape)
+                elif y.shape == x.shape or (layout.matrix is not None and y.shape == (*x.shape[:-2], 1, x.shape[-1])):
+                    fields[name] = _placed(layout.back(y, p.shape), p)
                 else:
                     raise ValueError(
                         f"{place} If it doesn't hold a value for each entry, declare it with "
@@ -336,15 +334,24 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         fields = {}
         for name in tree_fields(states[0]):
             ys = tuple(getattr(s, name) for s in states)
-            is_whole = name in of_entries
-            fields[name] = shard_like(typed_like(layout.join(ys), p), p) if is_whole else layout.gather(ys)
+            fields[name] = _placed(layout.join(ys), p) if name in of_entries else layout.gather(ys)
         return with_fields(states[0], **fields)
+
+
+def _placed(y: Array, p: Array) -> Array:
+    """A value for each entry, where the parameter is; one for each column, as it is."""
+    return shard_like(typed_like(y, p), p) if y.shape == p.shape else y
 
 
 def _step(rule: AbstractMatrixwise, updates: Updates, state: Any, beside: Any) -> tuple[Updates, Any, Any]:
     def has(name: str) -> bool:
         return getattr(type(rule), name) is not getattr(AbstractMatrixwise, name)
 
+    if rule.is_split and (rule.improved or rule.factors):
+        raise ValueError(
+            f"`{type(rule).__name__}` has `is_split`, with which nothing is computed every few steps: leave out "
+            f"`is_split`, `improved` and `factors`, or all but the first, and compute it in `update_matrix`."
+        )
     count, rule = state.count, resolve(rule, state.count)
     now = rule._prepare(count.astype(default_float()), state)
     step = MatrixStep.of(rule, now, updates, state, beside, has("filter_leaf"))

@@ -439,10 +439,10 @@ def on_auto_axes(function: Callable[[T, list[Array]], list[Array]], owner: T, xs
         owner: the transform.
         xs: the arrays.
     """
-    types = [jax.typeof(x).sharding for x in xs]
-    mesh = next((t.mesh for t in types if AxisType.Explicit in t.mesh.axis_types), None)
+    mesh = _explicit_mesh(xs)
     if mesh is None:
         return function(owner, xs)
+    types = [jax.typeof(x).sharding for x in xs]
     whole = NamedSharding(mesh, PartitionSpec())  # of a step count that was made without a mesh
     called: Any = jax.sharding.auto_axes(function, out_sharding=[whole if t.mesh.empty else t for t in types])
     return called(owner, xs)
@@ -451,5 +451,13 @@ def on_auto_axes(function: Callable[[T, list[Array]], list[Array]], owner: T, xs
 def tree_on_auto_axes(function: Callable[[T, Any], Any], owner: T, tree: Any) -> Any:
     """Call `on_auto_axes` with a function of the owner and a tree, whose result is a tree like it."""
     leaves, treedef = jtu.tree_flatten(tree)
+    if _explicit_mesh(leaves) is None:
+        return function(owner, tree)
     found = on_auto_axes(lambda now, xs: jtu.tree_leaves(function(now, treedef.unflatten(xs))), owner, leaves)
     return treedef.unflatten(found)
+
+
+def _explicit_mesh(xs: Sequence[Array]) -> AbstractMesh | None:
+    """The mesh on which some arrays are, if it has explicit axes."""
+    meshes = (jax.typeof(x).sharding.mesh for x in xs)
+    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
