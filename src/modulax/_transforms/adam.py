@@ -98,7 +98,7 @@ class ScaleByAdam(AbstractLeafwise[ScaleByAdamState]):
         nu = moment(self.b2, s.nu, abs_sq(g), now.c2)
         mu_hat = corrected_mean(now, self.b1, mu, g, self.nesterov)
         # The scalars come first, and the corrections divide: other orders cost XLA:CPU one kernel more for each shape
-        # (`docs/design.md`, "Compilation cost").
+        # (`docs/design_edges.md`, "Compilation cost").
         nu_hat = nu / now.bias2
         eps = self.eps if self.corrected_eps else self.eps / safe_sqrt(now.bias2)
         u = mu_hat / (eps + safe_sqrt(self.eps_root + nu_hat))

@@ -96,7 +96,7 @@ class AddDecayedWeights(AbstractLeafwise):
         if self.cautious:
             product = (g * p.conj()).real
             return jnp.where(product >= 0, typed_like(decayed(self.weight_decay, p), product), 0) + g, s
-        # The decay is the first operand: in the other order, XLA:CPU compiles more kernels (docs/design.md,
+        # The decay is the first operand: in the other order, XLA:CPU compiles more kernels (docs/design_edges.md,
         # "Compilation cost").
         return decayed(self.weight_decay, p) + g, s
 

@@ -89,5 +89,5 @@ class ScaleByLearningRate(AbstractLeafwise):
 
     def update_leaf(self, now, g, s, p):
         del p
-        # The scalar is the first operand, for fewer kernels on the CPU (docs/design.md, "Compilation cost").
+        # The scalar is the first operand, for fewer kernels on the CPU (docs/design_edges.md, "Compilation cost").
         return now * g, s
