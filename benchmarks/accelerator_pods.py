@@ -75,12 +75,12 @@ PODS = (
     Pod("`LowBit(AdamW)`, FSDP", mx.LowBit(ADAM), *V5E_256, sent=0, temp=16),
     # The new parameters are gathered, which is what ZeRO-1 is.
     Pod("AdamW, ZeRO-1", ADAM, *V5E_16, sent=5.5, temp=6000, spec=None, zero="data"),
-    Pod("Muon, FSDP", MUON, *V5E_16, sent=0.75, temp=240, share=1.3),  # whole matrices, of 64 MiB each
+    Pod("Muon, FSDP", MUON, *V5E_16, sent=0.75, temp=330, share=1.3),  # whole matrices, of 64 MiB each
     Pod("Muon in bfloat16, FSDP", MUON.replace(dtype=jnp.bfloat16), *V5E_16, sent=0.5, temp=110, share=1.3),
     Pod("Muon, FSDP", MUON, *V5E_256, sent=0.5, temp=300, share=3.3),
     Pod("Muon, FSDP × TP", MUON, "v5e:16x16", {"data": 32, "model": 8}, sent=0.5, temp=300, share=2.8, spec=over_both),
     *(
-        Pod(name, optimizer, *V5E_16, sent=0.07, temp=8, share=1.1, params=params, work=None)
+        Pod(name, optimizer, *V5E_16, sent=0.07, temp=12, share=1.1, params=params, work=None)
         for name, optimizer, params in (
             ("Shampoo of 6 million parameters, FSDP", SHAMPOO, BLOCKS),
             ("EShampoo of 6 million parameters, FSDP", ESHAMPOO, BLOCKS),

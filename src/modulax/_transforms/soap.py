@@ -56,7 +56,7 @@ class ScaleBySOAP(AbstractMatrixwise[SOAPState]):
     iteration with a QR decomposition improves the bases, $Q \leftarrow \operatorname{QR}(L Q)$, with the vectors sorted
     by their estimated eigenvalues; $m$ is carried over to the new bases, and the entries of $v$ are sorted. All other
     leaves are trained by Adam, also from the second call on. On a TPU, whose compiler takes minutes for an
-    eigendecomposition, the first bases come from 32 orthogonal iterations.
+    eigendecomposition, the first bases come from up to 32 orthogonal iterations.
 
     Args:
         b1: exponential decay rate $\beta_1$ of the first moment.

@@ -1,6 +1,6 @@
 """Outer products of matrices, their eigenbases and their inverse roots, which can be differentiated."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -116,14 +116,25 @@ def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
     return orthonormalized(permute(turned, order, "right")), order
 
 
-_ITERATIONS = 32
+_MOST_ITERATIONS = 32
+_STILL = 0.01  # the most that entries of a basis change in its last iteration
 
 
 def _by_iterations(x: Array) -> Array:
-    def next_round(_: Any, basis: Array) -> Array:
-        return next_eigenbasis(x, basis)[0]
+    State = tuple[Array, Array, Array]  # the basis, how far it has moved, and the number of iterations
 
-    return jax.lax.fori_loop(0, _ITERATIONS, next_round, carried(lambda basis: next_round(0, basis), identities(x)))
+    def next_round(now: State) -> State:
+        basis, _, number = now
+        new, _ = next_eigenbasis(x, basis)
+        return new, jnp.max(jnp.abs(jnp.abs(new) - jnp.abs(basis))), number + 1
+
+    def is_open(now: State) -> Array:
+        _, moved, number = now
+        return (moved > _STILL) & (number < _MOST_ITERATIONS)
+
+    basis = identities(x)
+    start = (basis, jnp.full((), jnp.inf, jnp.real(basis).dtype), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(is_open, next_round, carried(next_round, start))[0]
 
 
 _first_eigenbasis = by_platform("first_eigenbasis", eigenbasis, {"tpu": _by_iterations})
