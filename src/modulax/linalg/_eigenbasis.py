@@ -1,6 +1,6 @@
 """Outer products of matrices, their eigenbases and their inverse roots, which can be differentiated."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -120,21 +120,25 @@ _MOST_ITERATIONS = 32
 _STILL = 0.01  # the most that entries of a basis change in its last iteration
 
 
+class _Iteration(NamedTuple):
+    """A basis, how far its entries have moved, and the number of the iteration."""
+
+    basis: Array
+    moved: Array
+    number: Array
+
+
 def _by_iterations(x: Array) -> Array:
-    State = tuple[Array, Array, Array]  # the basis, how far it has moved, and the number of iterations
+    def next_round(now: _Iteration) -> _Iteration:
+        new, _ = next_eigenbasis(x, now.basis)
+        return _Iteration(new, jnp.max(jnp.abs(jnp.abs(new) - jnp.abs(now.basis))), now.number + 1)
 
-    def next_round(now: State) -> State:
-        basis, _, number = now
-        new, _ = next_eigenbasis(x, basis)
-        return new, jnp.max(jnp.abs(jnp.abs(new) - jnp.abs(basis))), number + 1
-
-    def is_open(now: State) -> Array:
-        _, moved, number = now
-        return (moved > _STILL) & (number < _MOST_ITERATIONS)
+    def is_open(now: _Iteration) -> Array:
+        return (now.moved > _STILL) & (now.number < _MOST_ITERATIONS)
 
     basis = identities(x)
-    start = (basis, jnp.full((), jnp.inf, jnp.real(basis).dtype), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(is_open, next_round, carried(next_round, start))[0]
+    start = _Iteration(basis, jnp.full((), jnp.inf, jnp.real(basis).dtype), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(is_open, next_round, carried(next_round, start)).basis
 
 
 _first_eigenbasis = by_platform("first_eigenbasis", eigenbasis, {"tpu": _by_iterations})
