@@ -206,11 +206,28 @@ def test_a_tree_without_matrices():
 MODEL = {"wide": (2, 4, 16), "tall": (2, 24, 8), "stack": (3, 8, 16), "small": (2, 8, 8), "bias": (16,)}
 
 
+class OutputsState(mx.AbstractState):
+    nu: PyTree
+    count: Array | None = mx.counter()
+
+
+class Outputs(mx.AbstractMatrixwise[OutputsState]):
+    """Divides a product by the root of the mean square of each output."""
+
+    def init_matrix(self, x):
+        return OutputsState(jnp.zeros_like(x[..., :1, :]))
+
+    def update_matrix(self, now, g, s, p):
+        nu = 0.9 * s.nu + jnp.mean(g**2, axis=-2, keepdims=True)
+        return g @ jnp.matrix_transpose(g) @ g / jnp.sqrt(nu), OutputsState(nu)
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
-@pytest.mark.parametrize("name", ["ASGO", "Aurora", "Roots", "LowRank", "Normalized", "Seen", "blocks"])
+@pytest.mark.parametrize("name", ["ASGO", "Aurora", "Roots", "LowRank", "Normalized", "Outputs", "Seen", "blocks"])
 def test_eight_devices_compute_what_one_does(name: str, kind: AxisType):
-    rule = {"Seen": Seen, "blocks": functools.partial(Seen, block_size=8)}.get(name) or rules()[name]
+    own = {"Seen": Seen, "Outputs": Outputs, "blocks": functools.partial(Seen, block_size=8)}
+    rule = own.get(name) or rules()[name]
     options = {"eps": 1e-3} if name in ("ASGO", "Roots") else {}
     rule = rule_of_stacks(rule.func if name == "blocks" else rule)  # the first axis of three is that of layers
     transform = rule(**({"block_size": 8} if name == "blocks" else {}), **options)
@@ -228,6 +245,7 @@ def test_eight_devices_compute_what_one_does(name: str, kind: AxisType):
     wanted = two_steps([jtu.tree_map(jnp.asarray, g) for g in grads])
     found = two_steps([jax.device_put(g, places) for g in grads])
     for x, y in zip(jtu.tree_leaves(found[:2]), jtu.tree_leaves(wanted[:2]), strict=True):
+        assert x.shape == y.shape
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-10)
     # On explicit axes, the types of the factors say that each device has them.
     # A single row is that of a mean over the rows.
