@@ -78,6 +78,7 @@ THOROUGH = (
     "test_stacked.py",
     "test_sweeps_plots.py",
     "test_testing.py",
+    "test_tpu_decompositions.py",
     "test_where.py",
     # Every field of every class, every container around every rule, states divided over devices:
     "test_fields.py",

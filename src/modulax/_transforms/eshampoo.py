@@ -20,7 +20,7 @@ from .._support.arithmetic import (
 from .._support.checks import DECAY, FRACTION, WHOLE
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
-from ..linalg._eigenbasis import eigenbasis, identities, largest_entry, qr_iterations
+from ..linalg._eigenbasis import identities, largest_entry, qr_iterations, renewed_eigenbasis
 from .matrices import matrices_as
 from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
@@ -60,7 +60,8 @@ class ScaleByEShampoo(AbstractMatrixwise[EShampooState]):
     With $\beta_2 = 1$, $L$, $R$ and $v$ are sums. Leaves that aren't matrices are trained by Adam. A matrix with a
     longer side than `block_size` is divided into blocks, each of which has its own bases.
 
-    `ScaleBySOAP` uses the bases of the step before, in which it keeps the momentum.
+    `ScaleBySOAP` uses the bases of the step before, in which it keeps the momentum. On a TPU, whose compiler takes
+    minutes for an eigendecomposition, the bases come from up to 32 orthogonal iterations from those before.
 
     Args:
         b1: exponential decay rate $\beta_1$ of the momentum.
@@ -129,7 +130,7 @@ class ScaleByEShampoo(AbstractMatrixwise[EShampooState]):
             most = 2 * jnp.trace(x, axis1=-2, axis2=-1)[..., None, None]
             x = x + most * about.filled * identities(x)
         if self.qr_iterations is None:
-            return (jnp.flip(eigenbasis(x), axis=-1),)
+            return (jnp.flip(renewed_eigenbasis(x, factor), axis=-1),)
         return (qr_iterations(x / bias_of(self.b2, now) + self.eps * identities(x), factor, self.qr_iterations),)
 
     def filter_leaf(self, now, g, s):

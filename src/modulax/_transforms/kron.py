@@ -33,12 +33,13 @@ from .._support.checks import DECAY, FRACTION
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Shared
-from ..linalg._eigenbasis import Side, largest_entry, outer_product
-from ..linalg._products import adjoint, product
+from ..linalg._eigenbasis import Side, largest_entry
+from ..linalg._products import adjoint, product, rare_product
+from ..linalg._triangular import divided_by_triangle
 from .matrices import matrices_as
 from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
-from .outer_products import applied
+from .outer_products import Product, applied
 
 DIAGONAL = ("none", "longer", "one", "all")
 
@@ -261,9 +262,9 @@ class _Factors(NamedTuple):
         right = None if self.right is None else self.right.reshape(s.right.shape)
         return dataclasses.replace(s, left=self.left.reshape(s.left.shape), right=right)
 
-    def whitened(self, x: Array) -> Array:
+    def whitened(self, x: Array, product: Product = product) -> Array:
         """Multiply matrices by both factors: $Q_L X Q_R^*$."""
-        return _times(self.right, _times(self.left, x, "left"), "right")
+        return _times(self.right, _times(self.left, x, "left", product), "right", product)
 
     def whitened_back(self, x: Array) -> Array:
         """Multiply matrices by the adjoints of both factors: $Q_L^* X Q_R$."""
@@ -294,12 +295,12 @@ def _is_diagonal(q: Array) -> bool:
     return 1 in q.shape[-2:]
 
 
-def _times(q: Array | None, x: Array, side: Side, back: bool = False) -> Array:
+def _times(q: Array | None, x: Array, side: Side, product: Product = product, *, back: bool = False) -> Array:
     if q is None:
         return x
     if _is_diagonal(q):
         return q * x
-    return applied(x, adjoint(q) if back == (side == "left") else q, side)
+    return applied(x, adjoint(q) if back == (side == "left") else q, side, product)
 
 
 def _divided(q: Array | None, x: Array, side: Side) -> Array:
@@ -307,8 +308,7 @@ def _divided(q: Array | None, x: Array, side: Side) -> Array:
         return x
     if _is_diagonal(q):
         return x / q
-    is_left = side == "left"
-    return jax.lax.linalg.triangular_solve(q, x, left_side=is_left, transpose_a=is_left, conjugate_a=is_left)
+    return divided_by_triangle(x, q) if side == "right" else adjoint(divided_by_triangle(adjoint(x), q))
 
 
 def _noisy(x: Array, noise: Array) -> Array:
@@ -316,17 +316,17 @@ def _noisy(x: Array, noise: Array) -> Array:
     return x + _DAMPING * largest * jnp.mean(jnp.abs(x / largest), axis=(-2, -1), keepdims=True) * noise
 
 
-def _whitened(factors: _Factors, x: Array) -> tuple[_Factors, Array, Array]:
+def _whitened(factors: _Factors, x: Array, product: Product = product) -> tuple[_Factors, Array, Array]:
     """Scaled factors, scaled matrices that they whiten, and the scale of what they whiten twice."""
     scaled, most = factors.scaled()
     largest = largest_entry(x)
-    return scaled, scaled.whitened(x / largest), most * largest * most
+    return scaled, scaled.whitened(x / largest, product), most * largest * most
 
 
 def _improved(learning_rate: Array, is_balanced: Array, noise: Array, x: Array, factors: _Factors) -> _Factors:
     """The factors of matrices after a step."""
     factors = factors.balanced(is_balanced)
-    scaled, a, scale = _whitened(factors, x)
+    scaled, a, scale = _whitened(factors, x, rare_product)
     # Only the ratio of A and B matters.
     a, b = a * jnp.minimum(scale, 1), scaled.colored(noise) * jnp.minimum(1 / scale, 1)
     largest = largest_entry(jnp.maximum(jnp.abs(a), jnp.abs(b)))
@@ -344,8 +344,8 @@ def _change(q: Array, a: Array, b: Array, side: Side) -> Array:
         axis = -1 if side == "left" else -2
         of_a, of_b = (jnp.sum(abs_sq(x), axis=axis, keepdims=True) for x in (a, b))
         return (of_a - of_b) / _or_one(jnp.max(of_a + of_b, axis=(-2, -1), keepdims=True, initial=0)) * q
-    of_a, of_b = outer_product(a, side), outer_product(b, side)
-    return product(jnp.triu(of_a - of_b) / _or_one(_norm_bound(of_a + of_b)), q)
+    of_a, of_b = (rare_product(x, adjoint(x)) if side == "left" else rare_product(adjoint(x), x) for x in (a, b))
+    return rare_product(jnp.triu(of_a - of_b) / _or_one(_norm_bound(of_a + of_b)), q)
 
 
 def _norm_bound(x: Array) -> Array:

@@ -5,6 +5,7 @@ All functions take matrices on the last two axes of an array. A side of a matrix
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -72,18 +73,21 @@ def outer_products(
     return left, added(s.right, applied(g, left_root, "left"), "right")
 
 
-def applied(x: Array, matrix: Array | None, side: Side) -> Array:
+Product = Callable[[Array, Array], Array]
+
+
+def applied(x: Array, matrix: Array | None, side: Side, product: Product = product) -> Array:
     """Return $M X$ for the left side and $X M$ for the right one; without a matrix, return $X$."""
     if matrix is None:
         return x
     return product(matrix, x) if side == "left" else product(x, matrix)
 
 
-def rotated(x: Array, left: Array | None, right: Array | None) -> Array:
+def rotated(x: Array, left: Array | None, right: Array | None, product: Product = product) -> Array:
     """Return $Q_L^* X Q_R$: a matrix in the bases of both sides; None for a side without one."""
-    return applied(applied(x, None if left is None else adjoint(left), "left"), right, "right")
+    return applied(applied(x, None if left is None else adjoint(left), "left", product), right, "right", product)
 
 
-def rotated_back(x: Array, left: Array | None, right: Array | None) -> Array:
+def rotated_back(x: Array, left: Array | None, right: Array | None, product: Product = product) -> Array:
     """Return $Q_L X Q_R^*$, the inverse of `rotated`."""
-    return applied(applied(x, left, "left"), None if right is None else adjoint(right), "right")
+    return applied(applied(x, left, "left", product), None if right is None else adjoint(right), "right", product)

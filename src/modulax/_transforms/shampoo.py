@@ -19,7 +19,8 @@ from .._support.arithmetic import at_least_float32, bias, is_due, safe_increment
 from .._support.checks import DECAY, FRACTION, WHOLE
 from .._support.module import AbstractState, counter, like_params, nested, shared
 from .._support.types import Count, Params, Shared, State, Updates
-from ..linalg._eigenbasis import identities, inverse_root
+from ..linalg._eigenbasis import identities
+from ..linalg._inverse_root import inverse_root
 from ..numerics._norms import safe_norm
 from ..tree._paths import leaf_paths
 from .matrices import matrices_as
@@ -94,6 +95,9 @@ class ScaleByShampoo(AbstractContainer, AbstractMatrixwise[ShampooState]):
 
     With `kl`, $L$ is the average of $g_t R^{-1/2} g_t^\top$, and $R$ that of $g_t^\top L^{-1/2} g_t$, with the roots
     that were computed last: the fixed point that minimizes a Kullback-Leibler divergence (KL-Shampoo).
+
+    On a TPU, whose compiler takes minutes for an eigendecomposition, roots whose inverse exponent is an integer come
+    from Newton's method, and the fraction of the largest eigenvalue is added to all eigenvalues.
 
     Args:
         b1: exponential decay rate $\beta_1$ of the momentum.

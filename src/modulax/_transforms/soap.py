@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.fields import Number, OptionalNumber, number
@@ -14,8 +13,8 @@ from .._support.arithmetic import abs_sq, bias, in_dtype, safe_sqrt, second_mome
 from .._support.checks import DECAY, WHOLE
 from .._support.module import AbstractState, counter, like_params
 from .._support.types import Count, Shared
-from .._support.varying import cond
-from ..linalg._eigenbasis import SIDES, first_eigenbasis, next_eigenbasis, permute
+from ..linalg._eigenbasis import SIDES, next_eigenbasis, permute
+from ..linalg._products import rare_product
 from .matrices import matrices_as
 from .matrixwise import AbstractMatrixwise
 from .muon import MuonDimensionNumbers
@@ -128,14 +127,13 @@ class ScaleBySOAP(AbstractMatrixwise[SOAPState]):
     def improve_factor(self, now, x, factor, about):
         del about
         _, is_first = now
-        places = jax.lax.broadcasted_iota(np.int32, x.shape[:-1], x.ndim - 2)  # of vectors that there were not
-        return cond(is_first, lambda: (first_eigenbasis(x), places), lambda: next_eigenbasis(x, factor))
+        return next_eigenbasis(x, factor, is_first)
 
     def carry_matrix(self, now, old, new, beside):
         del now
-        mu, nu = rotated_back(old.mu, old.left_basis, old.right_basis), old.nu
+        mu, nu = rotated_back(old.mu, old.left_basis, old.right_basis, rare_product), old.nu
         for side in SIDES:
             if side in beside:
                 (order,) = beside[side]
                 nu = permute(nu, order, side)
-        return dataclasses.replace(new, mu=rotated(mu, new.left_basis, new.right_basis), nu=nu)
+        return dataclasses.replace(new, mu=rotated(mu, new.left_basis, new.right_basis, rare_product), nu=nu)

@@ -1,18 +1,18 @@
-"""Outer products of matrices, their eigenbases and their inverse roots, which can be differentiated."""
+"""Outer products of matrices and their eigenbases, which can be differentiated."""
 
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, DTypeLike, Inexact
+from jaxtyping import Array, Inexact
 
-from .._support.arithmetic import in_dtype, scalar_like
+from .._support.arithmetic import in_dtype, real_dtype
 from .._support.checks import check_option
-from .._support.varying import carried
+from .._support.varying import carried, cond
 from ._orthonormal_factor import orthonormal_factor
 from ._platforms import by_platform
-from ._products import adjoint, product
+from ._products import adjoint, product, rare_product
 from ._singular import reciprocal
 
 Side = Literal["left", "right"]
@@ -100,20 +100,20 @@ def _orthonormalized_jvp(primals, tangents):
     return q, dq if x.shape[-2] == x.shape[-1] else dq + rates - product(q, within)
 
 
-def next_eigenbasis(x: Array, basis: Array) -> tuple[Array, Array]:
-    """Return a better eigenbasis by one power step and a QR decomposition, and the order of the old vectors in it.
+def power_step(x: Array, basis: Array) -> tuple[Array, Array]:
+    """Return the products of matrices with their eigenvectors, and the order of the latter in them.
 
-    The old vectors are sorted by their estimated eigenvalues first, from the largest one on.
+    They are sorted by the estimated eigenvalues, from the largest one on.
 
     Args:
         x: Hermitian matrices.
         basis: their eigenvectors, roughly, as columns.
     """
-    turned = product(x, basis)
+    turned = rare_product(x, basis)
     squares = jax.lax.mul(jax.lax.conj(basis) if jnp.iscomplexobj(basis) else basis, turned)
     estimates = jax.lax.reduce_sum(jax.lax.real(squares) if jnp.iscomplexobj(x) else squares, (x.ndim - 2,))
     _, order = jax.lax.top_k(estimates, x.shape[-1])
-    return orthonormalized(permute(turned, order, "right")), order
+    return permute(turned, order, "right"), order
 
 
 _MOST_ITERATIONS = 32
@@ -121,36 +121,81 @@ _STILL = 0.01  # the most that entries of a basis change in its last iteration
 
 
 class _Iteration(NamedTuple):
-    """A basis, how far its entries have moved, and the number of the iteration."""
+    """A basis, the products with it, how far its entries have moved, and the number of the iteration."""
 
     basis: Array
+    turned: Array
     moved: Array
     number: Array
 
 
-def _by_iterations(x: Array) -> Array:
-    def next_round(now: _Iteration) -> _Iteration:
-        new, _ = next_eigenbasis(x, now.basis)
-        return _Iteration(new, jnp.max(jnp.abs(jnp.abs(new) - jnp.abs(now.basis))), now.number + 1)
+def _iterated(x: Array, turned: Array, most: Array) -> Array:
+    """Return an eigenbasis by orthogonal iterations, until the vectors stay.
+
+    Args:
+        x: Hermitian matrices.
+        turned: their products with the first basis.
+        most: the largest number of iterations, for all matrices or each.
+    """
+    most = jnp.broadcast_to(jnp.reshape(most, (*most.shape, *[1] * (x.ndim - most.ndim))), (*x.shape[:-2], 1, 1))
 
     def is_open(now: _Iteration) -> Array:
-        return (now.moved > _STILL) & (now.number < _MOST_ITERATIONS)
+        # Of each matrix, so that nothing depends on those beside it.
+        return (now.moved > _STILL) & (now.number < most)
 
-    basis = identities(x)
-    start = _Iteration(basis, jnp.full((), jnp.inf, jnp.real(basis).dtype), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(is_open, next_round, carried(next_round, start)).basis
+    def next_round(now: _Iteration) -> _Iteration:
+        new = jnp.where(is_open(now), orthonormalized(now.turned), now.basis)
+        moved = jnp.max(jnp.abs(jnp.abs(new) - jnp.abs(now.basis)), axis=(-2, -1), keepdims=True)
+        return _Iteration(new, power_step(x, new)[0], moved, now.number + 1)
 
-
-_first_eigenbasis = by_platform("first_eigenbasis", eigenbasis, {"tpu": _by_iterations})
-
-
-@jax.custom_jvp
-def first_eigenbasis(x: Array) -> Array:
-    """Return `eigenbasis`; on a TPU, whose compiler takes minutes for it, roughly, by orthogonal iterations."""
-    return _first_eigenbasis(x)
+    far, none = jnp.full(most.shape, jnp.inf, real_dtype(x.dtype)), jnp.zeros((), jnp.int32)
+    start = _Iteration(jnp.zeros_like(x), turned, far, none)
+    return jax.lax.while_loop(lambda now: jnp.any(is_open(now)), next_round, carried(next_round, start)).basis
 
 
-first_eigenbasis.defjvp(_eigenbasis_jvp)
+def _first_or_next(x: Array, turned: Array, is_first: Array) -> Array:
+    if is_first.ndim:
+        return jax.vmap(_first_or_next)(x, turned, is_first)
+    return cond(is_first, lambda: eigenbasis(x), lambda: orthonormalized(turned))
+
+
+def _by_iterations(x: Array, turned: Array, is_first: Array) -> Array:
+    return _iterated(x, turned, jnp.where(is_first, _MOST_ITERATIONS, 1))
+
+
+_next_eigenbasis = by_platform("next_eigenbasis", _first_or_next, {"tpu": _by_iterations})
+
+
+def next_eigenbasis(x: Array, basis: Array, is_first: Array) -> tuple[Array, Array]:
+    """Return a better eigenbasis by one power step and a QR decomposition, and the order of the old vectors in it.
+
+    The first one is that of `eigenbasis`; on a TPU, whose compiler takes minutes for it, roughly, by iterations.
+
+    Args:
+        x: Hermitian matrices.
+        basis: their eigenvectors, roughly, as columns; at first, zeros.
+        is_first: whether it is the first one.
+    """
+    turned, order = power_step(x, basis)
+    return _next_eigenbasis(x, turned, is_first), order
+
+
+def _decomposed(x: Array, basis: Array) -> Array:
+    del basis
+    return eigenbasis(x)
+
+
+def _iterated_from(x: Array, basis: Array) -> Array:
+    turned, _ = power_step(x, basis)
+    return _iterated(x, turned, jnp.asarray(_MOST_ITERATIONS))
+
+
+_renewed_eigenbasis = by_platform("renewed_eigenbasis", _decomposed, {"tpu": _iterated_from})
+
+
+def renewed_eigenbasis(x: Array, basis: Array) -> Array:
+    """Return `eigenbasis`; on a TPU, roughly, by iterations from a basis until now."""
+    return _renewed_eigenbasis(x, basis)
 
 
 def qr_iterations(x: Array, basis: Array, number: int) -> Array:
@@ -161,11 +206,11 @@ def qr_iterations(x: Array, basis: Array, number: int) -> Array:
         basis: their eigenvectors, roughly, as columns.
         number: how many iterations.
     """
-    estimate = product(adjoint(basis), product(x, basis))
+    estimate = rare_product(adjoint(basis), rare_product(x, basis))
     for _ in range(number):
         turn = orthonormalized(estimate)
-        estimate = product(adjoint(turn), product(estimate, turn))
-        basis = product(basis, turn)
+        estimate = rare_product(adjoint(turn), rare_product(estimate, turn))
+        basis = rare_product(basis, turn)
     order = jnp.argsort(jnp.real(jnp.diagonal(estimate, axis1=-2, axis2=-1)), axis=-1)
     return permute(basis, order, "right")
 
@@ -187,76 +232,5 @@ def permute(x: Array, order: Array, side: Side) -> Array:
     return jax.lax.gather(x, jax.lax.expand_dims(order, (order.ndim,)), numbers, tuple(sizes), mode=mode)
 
 
-def inverse_root(
-    x: Inexact[Array, "*batch n n"],
-    exponent: ArrayLike,
-    eps: ArrayLike,
-    sides: ArrayLike = 1,
-    kept: DTypeLike | None = None,
-) -> Inexact[Array, "*batch n n"]:
-    r"""Return $(X + \varepsilon I)^{-p}$ of Hermitian matrices, by their eigenvalues, which are at least $\varepsilon$.
-
-    They are also at least a fraction of the largest one. A momentum within the range of $X$ has rounding errors outside
-    of it, which the root would multiply by up to $\varepsilon^{-p}$. With the fraction, the roots of all sides together
-    multiply them by at most $1 / \sqrt{8 u}$ times the factor of the largest eigenvalue, with the machine epsilon $u$.
-
-    Args:
-        x: Hermitian positive semidefinite matrices.
-        exponent: the exponent $p$: a scalar, or a column with an entry for each matrix.
-        eps: $\varepsilon$.
-        sides: the number of sides on which a matrix is multiplied by such a root, likewise.
-        kept: the dtype to which $X$ was rounded, if it was; the momentum has at least the errors of float32 then.
-    """
-    exponent, eps = scalar_like(exponent, x), scalar_like(eps, x)
-    total = jax.lax.stop_gradient(exponent) * sides
-    # Errors of eigenvalues were up to 3 u times the largest one, for 4 to 1024 rows.
-    errors = [jnp.finfo(dtype).eps for dtype in ([x.dtype] if kept is None else [kept, jnp.float32])]
-    fraction = (8 * float(max(errors))) ** (1 / jnp.maximum(2 * total, 1))
-    return _inverse_power(x + eps.astype(x.dtype) * identities(x), exponent, eps, fraction)
-
-
 def identities(x: Array) -> Array:
     return jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
-
-
-@jax.custom_jvp
-def _inverse_power(x: Array, exponent: Array, least: Array, fraction: Array) -> Array:
-    values, vectors = _eigenvalues(x)
-    powers = _raised(values, least, fraction) ** -exponent
-    return product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
-
-
-def _eigenvalues(x: Array) -> tuple[Array, Array]:
-    """Eigenvalues, the largest one last, and eigenvectors."""
-    # Within the decomposition, entries are squared.
-    scale = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True, initial=jnp.finfo(x.dtype).tiny)
-    values, vectors = jnp.linalg.eigh(x / scale.astype(x.dtype))
-    return values * scale[..., 0], vectors
-
-
-def _raised(values: Array, least: Array, fraction: Array) -> Array:
-    """Eigenvalues, at least a number, and at least a fraction of the largest one."""
-    return jnp.maximum(values, jnp.maximum(least, fraction * values[..., -1:]))
-
-
-@_inverse_power.defjvp
-def _inverse_power_jvp(primals, tangents):
-    """By the divided differences of the function of an eigenvalue, which are finite for equal eigenvalues too."""
-    (x, exponent, least, fraction), (dx, d_exponent, *_) = primals, tangents
-    values, vectors = _eigenvalues(x)
-    raised = _raised(values, least, fraction)
-    powers = raised**-exponent
-    slope = -exponent * powers / raised
-    apart = values[..., None, :] - values[..., :, None]
-    differences = (powers[..., None, :] - powers[..., :, None]) * reciprocal(apart)
-    own = jnp.where(raised == values, slope, 0)
-    slopes = jnp.where(apart == 0, own[..., None, :], differences)
-    turned = product(adjoint(vectors), product(dx, vectors))
-    inside = turned * slopes.astype(x.dtype)
-    # Eigenvalues that were raised to a fraction of the largest one change with it.
-    follows = (raised > values) & (raised > least)
-    d_largest = jnp.real(jnp.diagonal(turned, axis1=-2, axis2=-1)[..., -1:])
-    diagonal = jnp.where(follows, slope * fraction * d_largest, 0) - jnp.log(raised) * powers * d_exponent
-    inside += diagonal[..., None, :].astype(x.dtype) * identities(x)
-    root = product(vectors * powers[..., None, :].astype(x.dtype), adjoint(vectors))
-    return root, product(vectors, product(inside, adjoint(vectors)))

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Inexact
 from .._support.arithmetic import in_dtype, real_dtype
 from .._support.varying import carried, cond
 from ._platforms import by_platform
-from ._products import adjoint, product
+from ._products import adjoint, rare_product
 from ._triangular import by_columns, divide_by_factor
 
 _MOST_ROUNDS = 8
@@ -111,7 +111,7 @@ def by_cholesky(
         y = jax.lax.div(y, in_dtype(of_columns(jax.lax.reduce_max, jax.lax.abs(y)), y.dtype))
         squares = jax.lax.square(y) if y.dtype == real else jax.lax.square(jax.lax.abs(y))
         y = jax.lax.div(y, in_dtype(jax.lax.sqrt(of_columns(jax.lax.reduce_sum, squares)), y.dtype))
-        gram = product(adjoint(y), y)
+        gram = rare_product(adjoint(y), y)
         zero, diagonal = jax.lax.full_like(gram, 0), jax.lax.full_like(gram, 1 + shift)
         away = jax.lax.reduce_max(jax.lax.abs(jax.lax.select(is_diagonal, zero, gram)), range(y.ndim))
         y = divide(jax.lax.select(is_diagonal, diagonal, gram), y)
