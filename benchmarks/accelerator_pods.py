@@ -86,6 +86,7 @@ PODS = (
             ("EShampoo of 6 million parameters, FSDP", ESHAMPOO, BLOCKS),
             ("SOAP of 6 million parameters, FSDP", SOAP, WHOLE),
             ("Kron of 6 million parameters, FSDP", KRON, WHOLE),
+            ("Kron in blocks of 128, 6 million parameters, FSDP", KRON.replace(block_size=128), BLOCKS),
             ("Dion of 6 million parameters, FSDP", DION, WHOLE),
             ("Apollo of 6 million parameters, FSDP", APOLLO, WHOLE),
             ("GaLore of 6 million parameters, FSDP", GALORE, WHOLE),

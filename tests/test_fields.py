@@ -58,6 +58,8 @@ OTHER: dict[str, Any] = {
     "rank": 1,
     "rank_fraction": 0.5,
     "start": 2,
+    "Kron.block_size": 3,
+    "ScaleByKron.block_size": 3,
     "preconditioning": "spectral",
     "should_skip": is_huge,
     "static_args": ("learning_rate",),

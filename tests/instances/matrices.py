@@ -224,6 +224,7 @@ TRANSFORMS = (
             0.8, 0.6, 0.3, 0.5, 2, 1, diagonal="longer", momentum_into_precond_update=False, key=jax.random.key(7)
         ),
     ),
+    Instance("ScaleByKron-blocks", lambda: mx.ScaleByKron(block_size=3)),
     Instance("Kron", lambda: mx.Kron(0.05)),
     Instance(
         "Kron-mask",

@@ -69,6 +69,9 @@ class Kron(AbstractOptimizer):
             longer one of two sides of different lengths, `"one"` for that or the inputs of a square matrix, or `"all"`.
         momentum_into_precond_update: whether the factors follow the momentum, as above, and not the gradient.
         key: a seed, or a JAX key, for $V$.
+        block_size: the longest side of the blocks that matrices are divided into, each with factors and an RMS of its
+            own; by default, matrices are whole. A step of a square matrix of width $n$ takes in the order of $n^3$
+            operations without blocks, and $n^2 b$ with blocks of width $b$, which is 256 in `distributed_kron`.
 
     References:
         Li, [Preconditioner on Matrix Lie Group for SGD](https://arxiv.org/abs/1809.10232), 2018;
@@ -92,6 +95,7 @@ class Kron(AbstractOptimizer):
     diagonal: str = choice(DIAGONAL, "none")
     momentum_into_precond_update: bool = eqx.field(static=True, default=True)
     key: Any = key()
+    block_size: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
 
     def transform(self) -> Chain:
         return Chain(

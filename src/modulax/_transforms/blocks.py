@@ -95,6 +95,11 @@ class Layout(NamedTuple):
         filled = (np.arange(number * within) >= length).reshape(number, within)
         return filled[0] if self.size is None else np.expand_dims(filled, 1 - side)
 
+    def is_padded(self, shape: tuple[int, ...]) -> bool:
+        """Whether zeros fill blocks of an array of some shape up."""
+        pairs = zip(self._sides(shape), self.sides(shape), strict=True)
+        return not self.is_array and any(number * length > side for side, (number, length) in pairs)
+
     @property
     def axes_before(self) -> int:
         """The number of axes before those of a block."""

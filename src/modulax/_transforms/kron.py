@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -32,7 +33,7 @@ from .._support.arithmetic import (
 from .._support.checks import DECAY, FRACTION
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Shared
+from .._support.types import Count, Params, Shared, Updates
 from ..linalg._eigenbasis import Side, largest_entry
 from ..linalg._products import adjoint, product, rare_product
 from ..linalg._triangular import divided_by_triangle
@@ -123,6 +124,9 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
         momentum_into_precond_update: whether $x_t$ in the lines of the $Q$ is the momentum, as above, and not the
             gradient. In the line of $u_t$, it is $\hat m_t$ then, without noise.
         key: a seed, or a JAX key, for $V$ and the balancing.
+        block_size: the longest side of the blocks that matrices are divided into, each with factors and an RMS of its
+            own; by default, matrices are whole. In the authors' `distributed_kron` it is 256, and the RMS is that of
+            the whole array.
 
     References:
         Li, [Preconditioner on Matrix Lie Group for SGD](https://arxiv.org/abs/1809.10232), 2018;
@@ -144,6 +148,7 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
     diagonal: str = choice(DIAGONAL, "none")
     momentum_into_precond_update: bool = eqx.field(static=True, default=True)
     key: Any = key()
+    block_size: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
 
     @property
     def _improves_updates(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -194,12 +199,25 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
         factors = _improved(self.precond_lr, now.is_balanced, noise, x, _Factors.of(s, x))
         return (*kept, x.reshape(g[-1].shape)), factors.stored(s)
 
+    def update(
+        self, updates: Updates, state: KronState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, KronState]:
+        """Return the whitened momentum, and the state with the new factors."""
+        del params, extra
+        layouts, leaves = self._layouts(updates), jtu.tree_leaves(updates)
+        is_padded = any(layout.is_padded(leaves[i].shape) for i, layout in layouts.items())
+        # Ones in the entries that there are, because zeros fill blocks up.
+        there = jtu.tree_map(lambda g: jnp.ones_like(g, dtype=real_dtype(g.dtype)), updates) if is_padded else None
+        out, new, _ = self._step(updates, state, there)
+        return out, new
+
     def update_matrix(self, now, g, s, p):
-        del now, p
+        del now
         x = _column(g[0], s)
         factors, a, scale = _whitened(_Factors.of(s, x), x)
         u = factors.whitened_back(a)
-        rms = safe_sqrt(jnp.mean(abs_sq(u), axis=(-2, -1), keepdims=True))
+        there = None if p is None else _column(p, s) > 0
+        rms = safe_sqrt(jnp.mean(abs_sq(u), axis=(-2, -1), keepdims=True, where=there))
         return (u * jnp.minimum(scale, _MOST_RMS / _or_one(rms))).reshape(g[0].shape), s
 
     def _drawn(self, now, state, gs, states):
