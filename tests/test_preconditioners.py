@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
-from modulax._transforms import spread
+from modulax._transforms import blocks, matrix_step, spread
 
 ROTATED = {
     "SOAP": mx.SOAP(0.05, precondition_frequency=2),
@@ -210,6 +210,32 @@ def test_calls_of_lapack_wait_for_one_another(optimizer: Any):
     params = {"matrix": jnp.ones((3, 4)), "wide": jnp.ones((2, 7)), "vector": jnp.ones(5), "other": jnp.ones(6)}
     program = jax.make_jaxpr(optimizer.update)(params, optimizer.init(params))
     assert calls_of_lapack(program.jaxpr) == (6, 6)
+
+
+@pytest.mark.parametrize("rule", [mx.ScaleBySOAP(precondition_frequency=2), mx.ScaleByKron()], ids=type)
+def test_few_matrices_are_improved_at_a_time(rule: Any, monkeypatch: pytest.MonkeyPatch):
+    """On one device, whose memory does not hold some ten arrays of all layers of a large model."""
+    random = np.random.default_rng(0)
+    shapes = {"layers": {"w": (4, 3, 5, 4)}, "v": (4, 5), "w": (4, 5, 4)}
+    grads = jax.tree.map(lambda s: random.normal(size=s), shapes, is_leaf=lambda s: isinstance(s, tuple))
+    grads = jax.tree.map(jnp.float32, grads)
+
+    def updates() -> tuple[Any, int]:
+        def body(state: Any, g: Any) -> Any:
+            u, state = rule.update(g, state)
+            return state, u
+
+        start = rule.init(jax.tree.map(lambda g: g[0], grads))
+        traced = jax.jit(lambda: jax.lax.scan(body, start, grads)[1]).trace()
+        return traced.lower().compile()(), str(traced.jaxpr).count("scan[")
+
+    whole, loops = updates()
+    for module in (blocks, matrix_step):
+        monkeypatch.setattr(module, "RARELY", 1)
+    jax.clear_caches()
+    parts, more = updates()
+    assert more > loops
+    chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-5)
 
 
 def test_few_matrices_are_decomposed_at_a_time(monkeypatch: pytest.MonkeyPatch):

@@ -24,12 +24,13 @@ from ..linalg._parts import Parts
 from ..tree._leafmap import map_with
 from .batches import computed_after
 from .matrices import Matrix
-from .spread import divided_along, map_matrices, number_of_devices, over_devices
+from .spread import divided_along, map_matrices, number_of_devices, over_devices, some_at_a_time
 from .stages import Stage, Staged, stages_of
 
 Row = tuple[PyTree, PyTree]  # of arrays in the shape of a leaf, or its blocks, and of arrays that belong to the blocks
 Function = Callable[[Any, PyTree, PyTree], Row]
 
+RARELY = 64 << 20  # bytes at a time of what is computed every few steps, which needs some ten times as many
 _ROUNDS = 4  # blocks for each device, with which a rest that only some devices have is small
 
 
@@ -118,6 +119,7 @@ def map_blocks(
     first: Callable[[PyTree, PyTree], tuple[Any, PyTree]] = lambda _, arrays: ({}, arrays),
     is_joined: bool = False,
     is_local: bool = False,
+    is_rare: bool = False,
 ) -> list[tuple[Any, PyTree, PyTree]]:
     """Apply a function to the blocks of each leaf, of which each device of a mesh computes some.
 
@@ -136,29 +138,32 @@ def map_blocks(
         is_joined: whether leaves are joined on one device, too: those whose blocks have one shape in one batch. What is
             decomposed or divided by triangular matrices depends on the first array, and the last result on that.
         is_local: whether a mesh computes the results where the arrays are.
+        is_rare: whether this happens every few steps. Then one device computes some of many blocks at a time.
 
     Returns:
         for each leaf, the first result of `first`, and those of `function`.
     """
     layouts, places = list(layouts), range(len(rows))
     devices = [1 if is_local or layouts[i].is_array else number_of_devices(_first(rows[i])) for i in places]
-    joined = [i for i in places if is_joined or devices[i] > 1]
+    many = {i for i in places if is_rare and devices[i] == 1 and layouts[i].axes_before and _bytes(rows[i]) > RARELY}
+    joined = [i for i in places if is_joined or devices[i] > 1 or i in many]
     alone = sorted({*places} - {*joined})
     found = map_with(
         functools.partial(_alone, first, function, shared), [layouts[i] for i in alone], [rows[i] for i in alone]
     )
     out = dict(zip(alone, found, strict=True))
-    kinds = collections.defaultdict[tuple[_Kind, int, Any], list[int]](list)
+    kinds = collections.defaultdict[tuple[_Kind, int, Any, int | None], list[int]](list)
     begun = map_with(lambda _, arrays: first(shared, arrays), [None] * len(joined), [rows[i][:1] for i in joined])
     begun = dict(zip(joined, begun, strict=True))
     given = {i: (arrays, rows[i][1]) for i, (_, arrays) in begun.items()}
     for i in joined:
         whole = _first(rows[i]).shape if layouts[i].is_array else None
-        kinds[_Kind.of(layouts[i], given[i]), devices[i], whole].append(i)
+        kinds[_Kind.of(layouts[i], given[i]), devices[i], whole, i if i in many else None].append(i)
     after: Sequence[Array] = ()
-    for (kind, count, _), members in kinds.items():
+    for (kind, count, *_), members in kinds.items():
         if count == 1:
-            found = _in_a_batch(function, shared, [layouts[i] for i in members], [given[i] for i in members], after)
+            of_members = [layouts[i] for i in members], [given[i] for i in members]
+            found = _in_a_batch(function, shared, *of_members, after, RARELY if is_rare else None)
             after = jtu.tree_leaves(found[-1])[-1:]
             out |= {i: (begun[i][0], *row) for i, row in zip(members, found, strict=True)}
             continue
@@ -223,15 +228,28 @@ def map_whole(
 
 
 def _in_a_batch(
-    function: Function, shared: Any, layouts: Sequence[Layout], rows: Sequence[Row], after: Sequence[Array]
+    function: Function,
+    shared: Any,
+    layouts: Sequence[Layout],
+    rows: Sequence[Row],
+    after: Sequence[Array],
+    most: int | None,
 ) -> list[Row]:
-    """The results for leaves on one device whose blocks have one shape, in one batch, after other results."""
+    """The results for leaves on one device whose blocks have one shape: in one batch, or some bytes at a time."""
     trees = [(jtu.tree_map(layout.of, arrays), others) for layout, (arrays, others) in zip(layouts, rows, strict=True)]
     batches = [_first(tree).shape[: layout.axes_before] for layout, tree in zip(layouts, trees, strict=True)]
     first, *others = (_joined_leaves(ys, batches) for ys in zip(*map(jtu.tree_leaves, trees), strict=True))
     given = jtu.tree_structure(trees[0]).unflatten([computed_after(after, first), *others])
     call = functools.partial(function, shared)
-    results, structure = jtu.tree_flatten((jax.vmap(call) if layouts[0].is_array else call)(*given))
+    leaves, treedef = jtu.tree_flatten(given)
+    structure: Any = None
+
+    def computed(*xs: Array) -> list[Array]:
+        nonlocal structure
+        ys, structure = jtu.tree_flatten((jax.vmap(call) if layouts[0].is_array else call)(*treedef.unflatten(xs)))
+        return ys
+
+    results = computed(*leaves) if most is None else some_at_a_time(computed, most, *leaves)
     parts = zip(*(jax.lax.split(y, list(map(math.prod, batches))) for y in results), strict=True)
     out = []
     for layout, (like, _), batch, ys in zip(layouts, rows, batches, parts, strict=True):
@@ -257,6 +275,10 @@ def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
 
 def _first(tree: PyTree) -> Array:
     return jtu.tree_leaves(tree)[0]
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(x.nbytes for x in jtu.tree_leaves(tree))
 
 
 def _alone(

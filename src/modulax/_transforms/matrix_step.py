@@ -27,7 +27,7 @@ from ..tree._align import align
 from ..tree._leafmap import cast_all, map_with
 from ..tree._math import widened
 from .batches import in_batches, in_float32
-from .blocks import Layout, map_blocks, map_parts, map_whole
+from .blocks import RARELY, Layout, map_blocks, map_parts, map_whole
 from .spread import batched_by_memory, divided_along, number_of_devices
 
 Fields = dict[str, Any]  # of the state of one leaf
@@ -172,7 +172,7 @@ class MatrixStep:
                 else:
                     of_matrices = y
                 rows.append(((of_entries, self.given[i]), (of_matrices, self._picked(i, names))))
-            found = map_blocks(improved, (self.rule, now), layouts, rows, is_joined=True)
+            found = map_blocks(improved, (self.rule, now), layouts, rows, is_joined=True, is_rare=True)
             rows = [(x, self._picked(i, names) | changed) for i, (_, x, changed) in zip(places, found, strict=True)]
             return {name: getattr(now, name) for name in of_all}, rows
 
@@ -286,7 +286,8 @@ class MatrixStep:
         ]
         is_filled = any(map(np.any, lists[3]))
         # Reshaped by `carry`, which is traced once for each shape.
-        is_flat = bool(carried) and number_of_devices(lists[0][0]) == 1
+        few = all(sum(x.nbytes for x in jtu.tree_leaves(self.fields[i])) <= RARELY for i in leaves)
+        is_flat = bool(carried) and few and number_of_devices(lists[0][0]) == 1
         function = batched_by_memory(in_float32(improve))
         batches = in_batches(function, *(lists if is_filled else lists[:3]), is_flat=is_flat)
         old = {i: self._picked(i, of_factor.values()) for i in leaves}
@@ -298,7 +299,7 @@ class MatrixStep:
         if not carried:
             return [old[i] | new[i] for i in leaves]
         rows = [(self._picked(i, carried), (old[i], new[i], others[i])) for i in leaves]
-        found = map_blocks(carry, self.shared, [self.layouts[i] for i in leaves], rows)
+        found = map_blocks(carry, self.shared, [self.layouts[i] for i in leaves], rows, is_rare=not is_flat)
         return [old[i] | own | factors for i, (_, own, factors) in zip(leaves, found, strict=True)]
 
     def _sides(self, i: int, name: str) -> np.ndarray:

@@ -97,7 +97,7 @@ def batched_by_memory(function: Callable[..., Sequence[Array]]) -> Callable[...,
     def computed(*xs: Array) -> Sequence[Array]:
         devices = number_of_devices(xs[0])
         if devices == 1:
-            return _some_at_a_time(function, _DECOMPOSED, *xs)
+            return some_at_a_time(function, _DECOMPOSED, *xs)
         eighth = sum(x.nbytes for x in xs) // (8 * devices)
         most = min(max(eighth, _LEAST_DECOMPOSED), _DECOMPOSED)
         return over_devices(function, most=most)(*xs)
@@ -105,8 +105,14 @@ def batched_by_memory(function: Callable[..., Sequence[Array]]) -> Callable[...,
     return computed
 
 
-def _some_at_a_time(function: Callable[..., Sequence[Array]], most: int, *xs: Array) -> tuple[Array, ...]:
-    """The results of a function of batches, in a loop over parts of some bytes, of at least one matrix."""
+def some_at_a_time(function: Callable[..., Sequence[Array]], most: int, *xs: Array) -> tuple[Array, ...]:
+    """Return the results of a function of batches, in a loop over parts of some bytes, of at least one matrix.
+
+    Args:
+        function: of arrays with one batch axis, which returns arrays with that axis first.
+        most: bytes of a part.
+        xs: the arrays.
+    """
     count = len(xs[0])
     rounds = _rounds(count, xs, most)
     # The last matrices again in place of zeros, whose eigenvectors have no derivatives.
