@@ -82,8 +82,8 @@ def test_blocks_are_trained_like_matrices_of_their_own(name: str, monkeypatch: p
     for i, r in enumerate(rows):
         for j, c in enumerate(columns):
             # Kron's noise is in proportion to the mean of a block, with what fills it up.
-            tolerance = {"rtol": 1e-4, "atol": 1e-5} if name == "EShampoo" else {"rtol": 5e-3, "atol": 2e-3}
-            np.testing.assert_allclose(found["whole"][:, r, c], found[f"{i}{j}"], **tolerance)
+            rtol, atol = (1e-4, 1e-5) if name == "EShampoo" else (5e-3, 2e-3)
+            np.testing.assert_allclose(found["whole"][:, r, c], found[f"{i}{j}"], rtol=rtol, atol=atol)
 
 
 def test_the_update_of_a_block_has_an_rms_without_what_fills_it_up():
