@@ -212,47 +212,31 @@ def test_calls_of_lapack_wait_for_one_another(optimizer: Any):
     assert calls_of_lapack(program.jaxpr) == (6, 6)
 
 
-@pytest.mark.parametrize("rule", [mx.ScaleBySOAP(precondition_frequency=2), mx.ScaleByKron()], ids=type)
-def test_few_matrices_are_improved_at_a_time(rule: Any, monkeypatch: pytest.MonkeyPatch):
-    """On one device, whose memory does not hold some ten arrays of all layers of a large model."""
-    random = np.random.default_rng(0)
-    shapes = {"layers": {"w": (4, 3, 5, 4)}, "v": (4, 5), "w": (4, 5, 4)}
-    grads = jax.tree.map(lambda s: random.normal(size=s), shapes, is_leaf=lambda s: isinstance(s, tuple))
-    grads = jax.tree.map(jnp.float32, grads)
-
-    def updates() -> tuple[Any, int]:
-        def body(state: Any, g: Any) -> Any:
-            u, state = rule.update(g, state)
-            return state, u
-
-        start = rule.init(jax.tree.map(lambda g: g[0], grads))
-        traced = jax.jit(lambda: jax.lax.scan(body, start, grads)[1]).trace()
-        return traced.lower().compile()(), str(traced.jaxpr).count("scan[")
-
-    whole, loops = updates()
-    for module in (blocks, matrix_step):
-        monkeypatch.setattr(module, "RARELY", 1)
-    jax.clear_caches()
-    parts, more = updates()
-    assert more > loops
-    chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-5)
+DECOMPOSED, IMPROVED = {"_DECOMPOSED": (spread,)}, {"RARELY": (blocks, matrix_step)}
 
 
-def test_few_matrices_are_decomposed_at_a_time(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("bounds", [DECOMPOSED, IMPROVED], ids=["decomposed", "improved"])
+def test_few_matrices_at_a_time(bounds: Any, monkeypatch: pytest.MonkeyPatch):
     """The last part is filled up, which no derivative sees."""
     random = np.random.default_rng(0)
-    grads = [{i: jnp.asarray(random.normal(size=(4, 3)), jnp.float32) for i in range(5)} for _ in range(4)]
+    shapes = [(3, 4, 3), (4, 3), (4, 3), (4, 3)]
+    arrays = [[jnp.asarray(random.normal(size=s), jnp.float32) for s in shapes] for _ in range(4)]
+    grads = [{"layers": {"w": w}, "others": others} for w, *others in arrays]
 
-    def last(b2: Any, rule: Any) -> Any:
+    def last(b1: Any, rule: Any) -> Any:
         updates, state = None, rule.init(grads[0])
         for g in grads:
-            updates, state = rule.replace(b2=b2).update(g, state)
+            updates, state = rule.replace(b1=b1).update(g, state)
         return updates
 
-    for rule in (mx.ScaleByShampoo(b2=0.9, eps=0.1), mx.ScaleBySOAP(precondition_frequency=2)):
+    other = mx.ScaleByShampoo(b2=0.9, eps=0.1) if bounds is DECOMPOSED else mx.ScaleByKron()
+    for rule in (other, mx.ScaleBySOAP(precondition_frequency=2)):
         run = functools.partial(last, rule=rule)
-        whole = jax.jvp(run, (0.9,), (1.0,))
+        whole, loops = jax.jvp(run, (0.9,), (1.0,)), str(jax.make_jaxpr(run)(0.9)).count("scan[")
+        jax.clear_caches()
         with monkeypatch.context() as patch:
-            patch.setattr(spread, "_DECOMPOSED", 4 * 4 * 4 * 4)  # four matrices, or two with their bases
-            assert "scan" in str(jax.make_jaxpr(run)(0.9))
-            chex.assert_trees_all_close(whole, jax.jvp(run, (0.9,), (1.0,)), rtol=1e-4, atol=1e-6)
+            for name, modules in bounds.items():
+                for module in modules:
+                    patch.setattr(module, name, 4 * 4 * 4 * 4)  # four matrices, or two with their bases
+            assert str(jax.make_jaxpr(run)(0.9)).count("scan[") > loops
+            chex.assert_trees_all_close(whole, jax.jvp(run, (0.9,), (1.0,)), rtol=1e-4, atol=1e-5)
