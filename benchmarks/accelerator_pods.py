@@ -80,13 +80,12 @@ PODS = (
     Pod("Muon, FSDP", MUON, *V5E_256, sent=0.5, temp=300, share=3.3),
     Pod("Muon, FSDP × TP", MUON, "v5e:16x16", {"data": 32, "model": 8}, sent=0.5, temp=300, share=2.8, spec=over_both),
     *(
-        Pod(name, optimizer, *V5E_16, sent=0.07, temp=12, share=1.1, params=params, work=None)
+        Pod(name, optimizer, *V5E_16, sent=0.07, temp=32, share=1.1, params=params, work=None)
         for name, optimizer, params in (
             ("Shampoo of 6 million parameters, FSDP", SHAMPOO, BLOCKS),
             ("EShampoo of 6 million parameters, FSDP", ESHAMPOO, BLOCKS),
             ("SOAP of 6 million parameters, FSDP", SOAP, WHOLE),
             ("Kron of 6 million parameters, FSDP", KRON, WHOLE),
-            ("Kron in blocks of 128, 6 million parameters, FSDP", KRON.replace(block_size=128), BLOCKS),
             ("Dion of 6 million parameters, FSDP", DION, WHOLE),
             ("Apollo of 6 million parameters, FSDP", APOLLO, WHOLE),
             ("GaLore of 6 million parameters, FSDP", GALORE, WHOLE),

@@ -82,6 +82,8 @@ def _filled_up(x: Array) -> Array:
     """Square matrices with the identity after them, so that blocks divide them."""
     *batch, n, _ = x.shape
     missing = -n % min(_BLOCK, n)
+    if not missing:
+        return x
     z = jnp.pad(x, [*[(0, 0)] * len(batch), (0, missing), (0, missing)])
     rows, columns = (jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim + axis) for axis in (-2, -1))
     return jnp.where((rows == columns) & (rows >= n), jnp.ones_like(z), z)
