@@ -30,7 +30,7 @@ from .stages import Stage, Staged, stages_of
 Row = tuple[PyTree, PyTree]  # of arrays in the shape of a leaf, or its blocks, and of arrays that belong to the blocks
 Function = Callable[[Any, PyTree, PyTree], Row]
 
-RARELY = 64 << 20  # bytes at a time of what is computed every few steps, which needs some ten times as many
+_RARELY = 64 << 20  # bytes at a time of what is computed every few steps, which needs some ten times as many
 _ROUNDS = 4  # blocks for each device, with which a rest that only some devices have is small
 
 
@@ -145,7 +145,7 @@ def map_blocks(
     """
     layouts, places = list(layouts), range(len(rows))
     devices = [1 if is_local or layouts[i].is_array else number_of_devices(_first(rows[i])) for i in places]
-    many = {i for i in places if is_rare and devices[i] == 1 and layouts[i].axes_before and _bytes(rows[i]) > RARELY}
+    many = {i for i in places if is_rare and devices[i] == 1 and layouts[i].axes_before and is_large(rows[i])}
     joined = [i for i in places if is_joined or devices[i] > 1 or i in many]
     alone = sorted({*places} - {*joined})
     found = map_with(
@@ -163,7 +163,7 @@ def map_blocks(
     for (kind, count, *_), members in kinds.items():
         if count == 1:
             of_members = [layouts[i] for i in members], [given[i] for i in members]
-            found = _in_a_batch(function, shared, *of_members, after, RARELY if is_rare else None)
+            found = _in_a_batch(function, shared, *of_members, after, _RARELY if is_rare else None)
             after = jtu.tree_leaves(found[-1])[-1:]
             out |= {i: (begun[i][0], *row) for i, row in zip(members, found, strict=True)}
             continue
@@ -277,8 +277,9 @@ def _first(tree: PyTree) -> Array:
     return jtu.tree_leaves(tree)[0]
 
 
-def _bytes(tree: PyTree) -> int:
-    return sum(x.nbytes for x in jtu.tree_leaves(tree))
+def is_large(tree: PyTree) -> bool:
+    """Return whether arrays are more than one device takes at a time of what is computed every few steps."""
+    return sum(x.nbytes for x in jtu.tree_leaves(tree)) > _RARELY
 
 
 def _alone(

@@ -204,7 +204,7 @@ class ScaleByKron(AbstractMatrixwise[KronState]):
     ) -> tuple[Updates, KronState]:
         """Return the whitened momentum, and the state with the new factors."""
         del params, extra
-        layouts, leaves = self._layouts(updates), jtu.tree_leaves(updates)
+        leaves, layouts = jtu.tree_leaves(updates), {} if self.block_size is None else self._layouts(updates)
         is_padded = any(layout.is_padded(leaves[i].shape) for i, layout in layouts.items())
         # Ones in the entries that there are, because zeros fill blocks up.
         there = jtu.tree_map(lambda g: jnp.ones_like(g, dtype=real_dtype(g.dtype)), updates) if is_padded else None

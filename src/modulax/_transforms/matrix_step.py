@@ -27,7 +27,7 @@ from ..tree._align import align
 from ..tree._leafmap import cast_all, map_with
 from ..tree._math import widened
 from .batches import in_batches, in_float32
-from .blocks import RARELY, Layout, map_blocks, map_parts, map_whole
+from .blocks import Layout, is_large, map_blocks, map_parts, map_whole
 from .spread import batched_by_memory, divided_along, number_of_devices
 
 Fields = dict[str, Any]  # of the state of one leaf
@@ -286,7 +286,7 @@ class MatrixStep:
         ]
         is_filled = any(map(np.any, lists[3]))
         # Reshaped by `carry`, which is traced once for each shape.
-        few = all(sum(x.nbytes for x in jtu.tree_leaves(self.fields[i])) <= RARELY for i in leaves)
+        few = not any(is_large(self.fields[i]) for i in leaves)
         is_flat = bool(carried) and few and number_of_devices(lists[0][0]) == 1
         function = batched_by_memory(in_float32(improve))
         batches = in_batches(function, *(lists if is_filled else lists[:3]), is_flat=is_flat)
