@@ -121,10 +121,9 @@ _STILL = 0.01  # the most that entries of a basis change in its last iteration
 
 
 class _Iteration(NamedTuple):
-    """A basis, the products with it, how far its entries have moved, and the number of the iteration."""
+    """A basis, how far its entries have moved, and the number of the iteration."""
 
     basis: Array
-    turned: Array
     moved: Array
     number: Array
 
@@ -144,12 +143,13 @@ def _iterated(x: Array, turned: Array, most: Array) -> Array:
         return (now.moved > _STILL) & (now.number < most)
 
     def next_round(now: _Iteration) -> _Iteration:
-        new = jnp.where(is_open(now), orthonormalized(now.turned), now.basis)
+        y = cond(now.number > 0, lambda: power_step(x, now.basis)[0], lambda: turned)
+        new = jnp.where(is_open(now), orthonormalized(y), now.basis)
         moved = jnp.max(jnp.abs(jnp.abs(new) - jnp.abs(now.basis)), axis=(-2, -1), keepdims=True)
-        return _Iteration(new, power_step(x, new)[0], moved, now.number + 1)
+        return _Iteration(new, moved, now.number + 1)
 
     far, none = jnp.full(most.shape, jnp.inf, real_dtype(x.dtype)), jnp.zeros((), jnp.int32)
-    start = _Iteration(jnp.zeros_like(x), turned, far, none)
+    start = _Iteration(jnp.zeros_like(x), far, none)
     return jax.lax.while_loop(lambda now: jnp.any(is_open(now)), next_round, carried(next_round, start)).basis
 
 
