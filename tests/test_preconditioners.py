@@ -236,6 +236,6 @@ def test_few_matrices_at_a_time(bound: Any, monkeypatch: pytest.MonkeyPatch):
         whole, loops = jax.jvp(run, (0.9,), (1.0,)), str(jax.make_jaxpr(run)(0.9)).count("scan[")
         jax.clear_caches()
         with monkeypatch.context() as patch:
-            patch.setattr(*bound, 4 * 4 * 4 * 4)  # four matrices, or two with their bases
+            patch.setattr(bound[0], bound[1], 4 * 4 * 4 * 4)  # four matrices, or two with their bases
             assert str(jax.make_jaxpr(run)(0.9)).count("scan[") > loops
             chex.assert_trees_all_close(whole, jax.jvp(run, (0.9,), (1.0,)), rtol=1e-4, atol=1e-6)
