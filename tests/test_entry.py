@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import modulax
-from modulax._protocol import boundary
+from modulax._protocol import entry
 from modulax._protocol.program import Program, memory
 
 from .instances import FIRSTS, Instance
@@ -337,7 +337,7 @@ def test_a_state_for_many_leaves_is_made_without_a_program(instance: Instance, m
     """Such a program would take XLA minutes. The state is of the same kind, and shares no array with the parameters."""
     transform = instance.make()
     expected = jax.eval_shape(transform.init, PARAMS)
-    monkeypatch.setattr(boundary, "_MANY", 0)
+    monkeypatch.setattr(entry, "_MANY", 0)
     found = transform.init(PARAMS)
     chex.assert_trees_all_equal_shapes_and_dtypes(found, expected)
     arrays, others = jax.tree.leaves(found), jax.tree.leaves((PARAMS, transform))
@@ -355,7 +355,7 @@ def test_the_states_of_many_leaves_of_one_shape_are_in_their_places():
 
 def test_init_compiles_as_many_programs_as_there_are_shapes(monkeypatch: pytest.MonkeyPatch):
     """A program with an output for every leaf takes XLA quadratic time."""
-    monkeypatch.setattr(boundary, "_MANY", 60)
+    monkeypatch.setattr(entry, "_MANY", 60)
     lowered: list[str] = []
 
     def seen(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -408,6 +408,6 @@ def test_a_state_made_without_a_program_shares_no_array(monkeypatch: pytest.Monk
         def update(self, updates, state, params=None, **extra):
             return updates, state
 
-    monkeypatch.setattr(boundary, "_MANY", 0)
+    monkeypatch.setattr(entry, "_MANY", 0)
     arrays = jax.tree.leaves((Sharing().init(PARAMS), PARAMS))
     assert len(set(map(id, arrays))) == len(arrays) == 6

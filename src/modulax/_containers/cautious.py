@@ -17,7 +17,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.container import AbstractContainer, refuse_examples, required_part
 from .._protocol.fields import choice
 from .._protocol.masks import received, select
-from .._protocol.optimizer import AbstractOptimizer, step_inside
+from .._protocol.optimizer import AbstractOptimizer, after_step, at_step
 from .._protocol.transform import AbstractTransform, Effect, everything_in
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -172,9 +172,9 @@ class AbstractSignGuided(AbstractContainer):
         if isinstance(transform, AbstractOptimizer):
             transform._check_call(updates, step.params, step.extra)
             with jax.named_scope(type(transform).__name__):  # as its entry point does
-                return step_inside(
-                    transform, state, step.extra, lambda t, inner: self._inside(t, updates, inner, step, signs)
-                )
+                inside = at_step(transform, state, step.extra).transform()
+                new, inner = self._inside(inside, updates, state.inner, step, signs)
+                return new, after_step(transform, state, step.extra, inner)
         if type(transform) is not Chain or not is_chain_state(state):
             own = _signs(transform.at(state), step.gradients)
             new, state = transform.update(updates, state, step.params, **step.extra)

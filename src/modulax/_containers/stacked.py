@@ -25,7 +25,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.masks import select
-from .._protocol.optimizer import AbstractOptimizer, start_inside, step_inside
+from .._protocol.optimizer import AbstractOptimizer, after_step, at_step, start_inside
 from .._protocol.transform import AbstractTransform, everything_in, in_dtype_of, update_dtypes
 from .._support.arithmetic import at_least_float32, common_dtype
 from .._support.keys import is_key_data, is_typed_key
@@ -269,7 +269,9 @@ def _step(
     """A step of the inner transform, or of what it is made of, up to the rules that run without stacks."""
     if isinstance(transform, AbstractOptimizer):
         transform._check_call(updates, params, extra)
-        return step_inside(transform, state, extra, lambda t, s: _step(t, updates, s, params, extra, groups))
+        inside = at_step(transform, state, extra).transform()
+        updates, inner = _step(inside, updates, state.inner, params, extra, groups)
+        return updates, after_step(transform, state, extra, inner)
     rules, end = without_end(transform)
     new, state = _step_on_stacks(rules, updates, state, params, extra, groups, bool(end))
     if not end:

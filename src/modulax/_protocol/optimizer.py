@@ -14,6 +14,7 @@ from .schedule_values import advance, schedule_states, with_current_values
 from .transform import AbstractTransform, Clock, Part
 
 T = TypeVar("T", bound=AbstractTransform)
+OptimizerT = TypeVar("OptimizerT", bound="AbstractOptimizer")
 
 
 class OptimizerState(AbstractState):
@@ -70,7 +71,9 @@ class AbstractOptimizer(AbstractTransform):
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptimizerState]:
         """Run one step of `transform()`, with the values of the hyperparameters at this step."""
-        return step_inside(self, state, extra, lambda t, inner: t.update(updates, inner, params, **extra))
+        now = at_step(self, state, extra)
+        updates, inner = now.transform().update(updates, state.inner, params, **extra)
+        return updates, after_step(self, state, extra, inner)
 
     def at(self, state: OptimizerState) -> Self:
         """Return this optimizer with every schedule replaced by its value at the next step.
@@ -113,25 +116,31 @@ def start_inside(optimizer: AbstractOptimizer, init: Callable[[AbstractTransform
     return OptimizerState(step, init(with_current_values(optimizer, step, states).transform()), states)
 
 
-def step_inside(
-    optimizer: AbstractOptimizer,
-    state: OptimizerState,
-    extra: Mapping[str, Any],
-    step: Callable[[AbstractTransform, State], tuple[Updates, State]],
-) -> tuple[Updates, OptimizerState]:
-    """Run one step of an optimizer by a function of its `transform()` and of the state of this.
+def at_step(optimizer: OptimizerT, state: OptimizerState, extra: Mapping[str, Any]) -> OptimizerT:
+    """Return an optimizer with the values of its schedules in this step.
 
     Args:
         optimizer: the optimizer.
         state: its state.
         extra: the extra arguments of `update`.
-        step: the function, which returns the updates and the new state.
     """
-    now = with_current_values(optimizer, state.step, state.schedule_states, extra)
-    updates, inner = step(now.transform(), state.inner)
-    # After the update: the value at a step is that of the state before it, as in optax.
+    return with_current_values(optimizer, state.step, state.schedule_states, extra)
+
+
+def after_step(
+    optimizer: AbstractOptimizer, state: OptimizerState, extra: Mapping[str, Any], inner: State
+) -> OptimizerState:
+    """Return the state of an optimizer after a step.
+
+    Args:
+        optimizer: the optimizer.
+        state: its state before the step.
+        extra: the extra arguments of `update`.
+        inner: the new state of its `transform()`.
+    """
+    # The value of a schedule at a step is that of the state before it, as in optax.
     states = advance(optimizer, state.step, state.schedule_states, extra)
-    return updates, OptimizerState(safe_increment(state.step), inner, states)
+    return OptimizerState(safe_increment(state.step), inner, states)
 
 
 def _all_parts(transform: AbstractTransform, state: State) -> Iterator[Part]:

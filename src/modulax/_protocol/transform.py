@@ -1,7 +1,7 @@
 """The base class of all transforms: `init`, `update`, and everything that the library does around them.
 
 A subclass writes `init` and `update` as plain functions of trees. `__init_subclass__` replaces each of them by an entry
-point (`entry.py`), which compiles it, and filters and checks its arguments (`boundary.py`). A transform that is made of
+point (`entry.py`), which compiles it, and filters and checks its arguments. A transform that is made of
 others yields them in `each_part`: a container from its fields, an optimizer from its `transform()`. Everything that
 depends on the transforms inside uses that method: citations, `describe`, evaluation parameters, per-example gradients.
 """
@@ -23,8 +23,7 @@ from .._support.module import AbstractState
 from .._support.types import P, Params, S, State, Updates
 from .._support.variables import is_variable, without_variables
 from ..tree._math import zeros_without
-from .boundary import EvalBoundary, InitBoundary, UpdateBoundary
-from .entry import as_written, entry, explained
+from .entry import EvalBoundary, InitBoundary, UpdateBoundary, as_written, entry, explained
 from .extra_arguments import everything_in, extra_arguments, required_arguments
 from .frozen import numbers_with_paths
 from .hyperparameters import AbstractHyperparameters, Hyperparameters, hashable

@@ -283,7 +283,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
 
         On explicit axes of a mesh, the results have the types of the arguments.
         """
-        return tree_on_auto_axes(lambda rule, tree: _step(rule, *tree), self, (updates, state, beside))
+        return tree_on_auto_axes(_step, self, (updates, state, beside))
 
     def _layouts(self, tree: PyTree) -> dict[int, Layout]:
         """Return how leaves are matrices, by their places, without those that pass."""
@@ -343,7 +343,9 @@ def _placed(y: Array, p: Array) -> Array:
     return shard_like(typed_like(y, p), p) if y.shape == p.shape else y
 
 
-def _step(rule: AbstractMatrixwise, updates: Updates, state: Any, beside: Any) -> tuple[Updates, Any, Any]:
+def _step(rule: AbstractMatrixwise, trees: tuple[Updates, Any, Any]) -> tuple[Updates, Any, Any]:
+    updates, state, beside = trees
+
     def has(name: str) -> bool:
         return getattr(type(rule), name) is not getattr(AbstractMatrixwise, name)
 

@@ -16,8 +16,7 @@ from jax.core import Tracer
 
 from .._containers.lookahead import LookaheadParams as OurLookaheadParams
 from .._containers.optax_adapters import named_in
-from .._protocol.boundary import AbstractUpdateBoundary, InitBoundary
-from .._protocol.entry import as_written, entry
+from .._protocol.entry import AbstractUpdateBoundary, InitBoundary, as_written, entry
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform, everything_in
 from .._support.checks import any_range
