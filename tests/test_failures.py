@@ -67,6 +67,29 @@ def test_an_exception_names_the_rule_and_the_leaf(error: Any, jit: bool):
         assert len(frames) <= 3, frames
 
 
+class BadFunction(modulax.AbstractLeafwise):
+    """Calls a function of the library with what it refuses."""
+
+    function: Any = eqx.field(static=True)
+
+    def update_leaf(self, now, g, s, p):
+        return self.function(g), s
+
+
+@pytest.mark.parametrize(
+    "function, room",
+    [
+        (lambda g: modulax.linalg.orthogonalize(g, coefficients=((1.0,),)), "linalg"),
+        (lambda g: modulax.projections.projection_simplex(g, jnp.ones(2)), "projections"),
+    ],
+    ids=["linalg", "projections"],
+)
+def test_a_traceback_shows_the_function_that_failed(function: Any, room: str):
+    _, frames = notes_of(lambda: BadFunction(function).update(PARAMS, STATE))
+    assert any(f"/{room}/" in frame.filename for frame in frames), frames
+    assert len(frames) <= 4, frames
+
+
 def test_the_second_call_of_a_transform_runs_the_function_of_the_user_once():
     """Also where an earlier call went the direct way, and at a new shape."""
     bad, small = Bad(TypeError), {"b": jnp.ones(2)}

@@ -266,7 +266,10 @@ def mask_of(owner: object, mask: AbstractLabels, tree: PyTree, argument: str = "
         labels = mask.labels(tree)
     except ValueError as error:
         hint = _patterns_meant(mask.plain(), tree) if type(mask.plain()) in (list, tuple) else ""
-        raise ValueError(f"`{name}({argument}=...)`: {error}{hint}") from error
+        message = (
+            str(error).replace("tree of labels has no label", "mask has no entry").replace("tree of labels", "mask")
+        )
+        raise ValueError(f"`{name}({argument}=...)`: {message}{hint}") from error
     for path, label in zip(leaf_paths(tree), labels, strict=True):
         if not isinstance(label, bool):
             raise ValueError(

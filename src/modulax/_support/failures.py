@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _ROOT = str(Path(__file__).parents[1]) + os.sep
-# Rules and functions of arrays are what a reader wants to see; everything else in the package calls them.
-_SHOWN = tuple(f"{_ROOT}{room}{os.sep}" for room in ("_transforms", "losses", "schedules", "testing"))
+# What calls rules and functions of arrays. A reader wants to see these, wherever their files lie.
+_MACHINERY = ("_protocol", "_support", "_containers", "_roles", "_catalog", "tree", "authoring")
+_MACHINERY_OF_MATRICES = ("matrixwise", "matrix_step", "blocks", "batches", "spread", "stages")
+_HIDDEN = (
+    *(f"{_ROOT}{room}{os.sep}" for room in _MACHINERY),
+    *(f"{_ROOT}_transforms{os.sep}{file}.py" for file in _MACHINERY_OF_MATRICES),
+)
 _E = TypeVar("_E", bound=BaseException)
 
 
@@ -77,7 +82,8 @@ def shortened(error: _E) -> _E:
         entries.append(entry)
         entry = entry.tb_next
     names = [entry.tb_frame.f_code.co_filename for entry in entries]
-    shown = {0, len(names) - 1, *[i for i, name in enumerate(names) if name.startswith(_SHOWN)][-2:]}
+    of_rules = [i for i, name in enumerate(names) if name.startswith(_ROOT) and not name.startswith(_HIDDEN)]
+    shown = {0, len(names) - 1, *of_rules[-2:]}
     following: types.TracebackType | None = None
     for i, entry in reversed(list(enumerate(entries))):
         if i in shown or not names[i].startswith(_ROOT):
