@@ -49,6 +49,7 @@ QUICK_FLAGS = (
 # What need not run at every change. Numbers against published equations, released code, optax and SciPy:
 THOROUGH = (
     "test_equations*.py",
+    "test_references.py",
     "test_released_*.py",
     "test_parity.py",
     "test_compat*.py",

@@ -142,20 +142,25 @@ def rule_of(name: str) -> str:
     return "\n".join(textwrap.dedent(inspect.getsource(method)) for method in methods)
 
 
-def companions(cls: type) -> list[str]:
-    """The transforms and the states that the page of an optimizer documents too.
+def reference(name: str) -> str:
+    """The code of an optimizer in plain JAX, from `docs/references`; nothing if there is none."""
+    file = HERE / "references" / f"{'adamw' if name == 'adam' else name}.py"
+    return file.read_text(encoding="utf-8").replace("  # fmt: skip", "") if file.exists() else ""
 
-    Those in its file, and those in the file of the same name in `_transforms` that are on no page of `docs/api/`.
+
+def companions(cls: type) -> list[str]:
+    """The transforms and the states that the page of an optimizer documents too: those in its file.
+
+    Not those that are on a page of `docs/api/`.
     """
     classes = classes_in(cls.__module__)
-    by_name = {f"modulax.{x.__name__}": x for x in classes_in(cls.__module__.replace("._optimizers.", "._transforms."))}
-    on_pages = {word for file in (HERE / "api").glob("*.md") for word in re.findall(r"[\w.]+", file.read_text("utf-8"))}
-    classes += [x for name, x in by_name.items() if not {name, name.replace(".", ".states.")} & on_pages]
-    optimizers = [x for x in classes if issubclass(x, mx.AbstractOptimizer)]
+    optimizers = [x for x in classes if issubclass(x, mx.AbstractOptimizer) and not inspect.isabstract(x)]
     if cls is not optimizers[0]:
         return []  # on the page of the first one
     public = {*operator.attrgetter("__all__")(mx), *dir(mx.states)}
+    on_pages = {word for file in (HERE / "api").glob("*.md") for word in re.findall(r"[\w.]+", file.read_text("utf-8"))}
     others = [x for x in classes if x not in optimizers and x.__name__ in public]
+    others = [x for x in others if not {f"modulax.{x.__name__}", f"modulax.states.{x.__name__}"} & on_pages]
     names = [f"states.{x.__name__}" if issubclass(x, mx.AbstractState) else x.__name__ for x in others]
     return sorted(names, key=lambda name: name.startswith("states."))
 
@@ -174,6 +179,7 @@ def page(name: str, rates: dict[str, float | None]) -> str:
         rates=rates,
         given=", ".join(f"`{field}={value}`" for field, value in runs.ARGUMENTS.get(name, {}).items()),
         rule=rule_of(name),
+        reference=reference(name),
         example=example(cls),
         citation=mx.citation(runs.made(name)),
         **defaults(card.optimizer),

@@ -15,21 +15,9 @@ import modulax as mx
 from modulax import schedules
 
 from . import settings
-from .transcriptions import ETA, SIZE, Cases, Points, assert_equations, first_update, gradients, start
+from .transcriptions import Cases, Points, assert_equations, first_update, gradients, start
 
 x64 = pytest.mark.usefixtures("x64")
-
-
-# --- You et al. 2017, algorithm 1 --------------------------------------------------------------------
-
-
-def lars(decay: float, trust: float, eps: float, momentum: float, nesterov: bool) -> Points:
-    w, v = start(), np.zeros(SIZE)
-    for g in gradients():
-        step = ETA * trust * norm(w) / (norm(g) + decay * norm(w) + eps) * (g + decay * w)
-        v = momentum * v + step
-        w = w - (momentum * v + step if nesterov else v)
-        yield w
 
 
 def direction(of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Points:
@@ -41,11 +29,6 @@ def direction(of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Points:
 
 
 CASES: Cases = {
-    "LARS": (lambda: mx.LARS(ETA), lambda: lars(0.0, 1e-3, 0.0, 0.9, False)),
-    "LARS-decay": (
-        lambda: mx.LARS(ETA, 0.2, None, 0.5, 1e-2, momentum=0.7, nesterov=True),
-        lambda: lars(0.2, 0.5, 1e-2, 0.7, True),
-    ),
     "ScaleByTrustRatio": (
         lambda: mx.Chain(mx.ScaleByTrustRatio(0.5, 2.0, 0.1, 0.2), mx.Scale(-1e-3)),
         lambda: direction(

@@ -54,33 +54,14 @@ def yogi(b1: float, b2: float, eps: float, root: float, initial: float, is_corre
 # --- Liu et al. 2019, algorithm 2 ------------------------------------------------------------------
 
 
-def rectification(b2: float, t: int, threshold: float = 5.0) -> float | None:
+def rectification(b2: float, t: int) -> float | None:
     """The factor r_t where it is defined; the lengths ρ_t and ρ_∞ in exact arithmetic, because they cancel."""
     b = Fraction(b2)
     exact = 2 / (1 - b) - 1
     rho, limit = float(exact - 2 * t * b**t / (1 - b**t)), float(exact)
-    if rho <= 4 or rho < threshold:
+    if rho < 5:
         return None
     return math.sqrt((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho))
-
-
-def radam(b2: float, threshold: float) -> Points:
-    w = start()
-    for t, _, m, v in moments(0.9, b2):
-        r, m_hat = rectification(b2, t, threshold), m / (1 - 0.9**t)
-        w = w - ETA * (m_hat if r is None else r * m_hat / (np.sqrt(v / (1 - b2**t)) + 1e-8))
-        yield w
-
-
-# --- Duchi et al. 2011 ------------------------------------------------------------------------------
-
-
-def adagrad(initial: float, eps: float) -> Points:
-    w, total = start(), initial
-    for g in gradients():
-        total = total + g**2
-        w = w - ETA * g / np.sqrt(total + eps)
-        yield w
 
 
 # --- Mokhtari et al. 2019, equation 5 and its generalization; Daskalakis et al. 2017, algorithm 1 ---
@@ -115,9 +96,6 @@ CASES: Cases = {
         lambda: mx.Chain(mx.ScaleByYogi(*YOGI, follow="paper"), mx.Scale(-ETA)),
         lambda: yogi(*YOGI, False),
     ),
-    "RAdam-low-threshold": (lambda: mx.RAdam(ETA, b2=0.99, threshold=1.0), lambda: radam(0.99, 1.0)),
-    "RAdam-short-average": (lambda: mx.RAdam(ETA, b2=0.5), lambda: radam(0.5, 5.0)),  # ρ_∞ = 3: never rectified
-    "Adagrad": (lambda: mx.Adagrad(ETA, 0.5, 1e-2), lambda: adagrad(0.5, 1e-2)),
     "OptimisticGradientDescent": (
         lambda: mx.OptimisticGradientDescent(ETA, 0.6, 0.3),
         lambda: optimistic(0.6, 0.3),

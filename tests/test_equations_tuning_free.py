@@ -28,7 +28,7 @@ def loss(w: Any) -> Any:
     return 2 + (w**2).sum() / (1 + (w**2).sum())
 
 
-# --- Mishchenko and Defazio 2023, algorithm 4, and the authors' package ----------------------------
+# --- Mishchenko and Defazio 2023, algorithm 4 -------------------------------------------------------
 
 
 def falling(t: int) -> float:
@@ -40,7 +40,7 @@ def linear() -> schedules.Linear:
     return schedules.Linear(1.0, 0.1, 20)
 
 
-def prodigy(eps: float, d: float, as_in_paper: bool = False) -> Points:
+def prodigy(eps: float, d: float) -> Points:
     w, w0, b3 = start(), start(), np.sqrt(0.999)
     m, v, r, s = 0.0, 0.0, 0.0, np.zeros_like(w)
     for t, g in enumerate(gradients()):
@@ -48,23 +48,22 @@ def prodigy(eps: float, d: float, as_in_paper: bool = False) -> Points:
         v = 0.999 * v + 0.001 * d**2 * g**2
         r = b3 * r + (1 - b3) * falling(t) * d**2 * np.dot(g, w0 - w)
         s = b3 * s + (1 - b3) * falling(t) * d**2 * g
-        new_d = max(d, r / np.abs(s).sum())
-        w = w - falling(t) * d * m / (np.sqrt(v) + (d if as_in_paper else new_d) * eps)
-        d = new_d
+        w = w - falling(t) * d * m / (np.sqrt(v) + d * eps)
+        d = max(d, r / np.abs(s).sum())
         yield w
 
 
-# --- Defazio and Mishchenko 2023, Adam with D-Adaptation, and the authors' package -----------------
+# --- Defazio and Mishchenko 2023, Adam with D-Adaptation --------------------------------------------
 
 
-def dadapt(b1: float, b2: float, eps: float, d: float, decay: float, as_in_paper: bool = False) -> Points:
+def dadapt(b1: float, b2: float, eps: float, d: float, decay: float) -> Points:
     w, m, v, r, root = start(), 0.0, 0.0, 0.0, np.sqrt(b2)
     s = np.zeros_like(w)
     for t, g in enumerate(gradients()):
         eta = falling(t)
         m = b1 * m + (1 - b1) * d * eta * g
-        before, v = v, b2 * v + (1 - b2) * g**2
-        r = root * r + (1 - root) * d * eta * np.dot(g, s / (np.sqrt(v if as_in_paper else before) + eps))
+        v = b2 * v + (1 - b2) * g**2
+        r = root * r + (1 - root) * d * eta * np.dot(g, s / (np.sqrt(v) + eps))
         s = root * s + (1 - root) * d * eta * g
         w = w - m / (np.sqrt(v) + eps) - d * eta * decay * w
         d = max(d, r / ((1 - root) * np.abs(s).sum()))
@@ -85,15 +84,13 @@ def polyak(longest: float, s: float, f_min: float, eps: float, plus: bool = Fals
 
 DADAPT = ((0.8, 0.99), 1e-4, 1e-2, 0.1)
 CASES: Cases = {
-    "Prodigy": (lambda: mx.Prodigy(linear(), eps=1e-4, estim_lr0=1e-2), lambda: prodigy(1e-4, 1e-2)),
     "Prodigy-paper": (
         lambda: mx.Prodigy(linear(), eps=1e-4, estim_lr0=1e-2, follow="paper"),
-        lambda: prodigy(1e-4, 1e-2, as_in_paper=True),
+        lambda: prodigy(1e-4, 1e-2),
     ),
-    "DAdaptAdamW": (lambda: mx.DAdaptAdamW(linear(), *DADAPT), lambda: dadapt(*DADAPT[0], *DADAPT[1:])),
     "DAdaptAdamW-paper": (
         lambda: mx.DAdaptAdamW(linear(), *DADAPT, follow="paper"),
-        lambda: dadapt(*DADAPT[0], *DADAPT[1:], as_in_paper=True),
+        lambda: dadapt(*DADAPT[0], *DADAPT[1:]),
     ),
     "PolyakSGD": (lambda: mx.PolyakSGD(1e-4, 0.5, 2.5, 0.1), lambda: polyak(1e-4, 0.5, 2.5, 0.1)),
     "PolyakSGD-plus": (

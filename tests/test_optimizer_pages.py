@@ -73,6 +73,22 @@ def test_every_page_has_all_its_sections_and_pictures(pages: ModuleType):
         assert max(map(len, code.splitlines())) <= 88, "the example is wider than the page"
 
 
+def test_pages_show_the_references(pages: ModuleType):
+    """That of AdamW on the page of Adam too."""
+    codes = {file.stem: file.read_text(encoding="utf-8") for file in (DOCS / "references").glob("*.py")}
+    codes["adam"] = codes["adamw"]
+    assert not codes.keys() - set(mx.available())
+    for name in mx.available():
+        section = pages.page(name, rates(pages, name)).partition("## In plain JAX")[2].partition("## Example")[0]
+        assert bool(section) == (name in codes), name
+        assert ("`weight_decay=0`" in section) == (name == "adam")
+        if section:
+            code = codes[name].replace("  # fmt: skip", "")
+            assert f"```python\n{code}```\n" in section
+            assert f" on one {'matrix' if 'matrix' in code.partition('.')[0] else 'array'}, " in section
+            assert max(map(len, code.splitlines())) <= 88, "the reference is wider than the page"
+
+
 def test_pictures_are_images_with_a_path(pages: ModuleType, tmp_path: Path):
     runs = {}
     for name in ("lbfgs", "sgd, full batch", "adamw, full batch"):
