@@ -32,7 +32,7 @@ def exports() -> str:
     imports = {x.module or "": x for x in ast.parse(text[:end]).body if isinstance(x, ast.ImportFrom)}
     names = {module: [alias.name for alias in x.names] for module, x in imports.items()}
     lines = {module: f"{ast.get_source_segment(text, x)}\n" for module, x in imports.items()}
-    packages = ("modulax._containers.", "modulax._optimizers.", "modulax._transforms.")
+    packages = ("modulax._containers.", "modulax._rules.", "modulax._transforms.")
     for place, name in below("AbstractTransform", *packages):
         module = place.removeprefix("modulax.")
         if name not in NOT_PUBLIC and name not in names.setdefault(module, []):
@@ -53,7 +53,7 @@ def import_of(module: str, names: Sequence[str]) -> str:
 
 def states() -> str:
     """The module `modulax.states`: the classes of all states, and what they hold."""
-    packages = ("modulax._containers.", "modulax._optimizers.", "modulax._protocol.optimizer", "modulax._transforms.")
+    packages = ("modulax._containers.", "modulax._rules.", "modulax._protocol.optimizer", "modulax._transforms.")
     places: dict[str, list[str]] = {}
     for module, name in [*below("AbstractState", *packages), ("modulax.numerics._quantized", "Quantized")]:
         places.setdefault(module.removeprefix("modulax"), []).append(name)

@@ -30,7 +30,7 @@ from docs.pictures import on_device, table_of
 from modulax.testing._fields import fields_of, with_optional_numbers
 from modulax.tree._paths import named_leaves
 
-from . import exports
+from . import exports, field_docs
 from .differences import Difference
 from .functions import FUNCTION_DIFFERENCES
 from .instances import TRANSFORMS
@@ -331,6 +331,7 @@ def state_dtypes() -> str:
 
 def main() -> None:
     exports.main()
+    field_docs.main()
     PUBLIC_NAMES.write_text(names(), encoding="utf-8")
     STATE_DTYPES.write_text(state_dtypes(), encoding="utf-8")
     for name in PAGES:

@@ -57,14 +57,15 @@ def functions() -> Iterator[str]:
 
 
 def arguments(function: Callable[..., Any]) -> list[Any]:
-    """Name, kind and default of every argument; of defaults that are no values, that there is one."""
+    """Name, kind and default of every argument, those by name in alphabetical order; an object for what is no value."""
 
     def shown(x: Any) -> Any:
         is_value = x is None or x is inspect.Parameter.empty or type(x) in (bool, int, float, str, tuple)
         return x if is_value else "an object"
 
     found = inspect.signature(function).parameters.values()
-    return [("**" if p.kind is p.VAR_KEYWORD else p.name, p.kind, shown(p.default)) for p in found]
+    shown_ones = [("**" if p.kind is p.VAR_KEYWORD else p.name, p.kind, shown(p.default)) for p in found]
+    return sorted(shown_ones, key=lambda x: (x[1], x[0] if x[1] is inspect.Parameter.KEYWORD_ONLY else ""))
 
 
 @each(functions)

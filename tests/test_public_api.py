@@ -4,8 +4,10 @@ import importlib.metadata
 import inspect
 import operator
 import platform
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -85,8 +87,22 @@ def test_the_docstring_of_a_class_names_every_field():
             cls = getattr(module, name)
             is_module = inspect.isclass(cls) and issubclass(cls, eqx.Module)
             if is_module and not inspect.isabstract(cls) and not issubclass(cls, modulax.AbstractState):
-                undocumented = [p for p in inspect.signature(cls).parameters if f"{p}:" not in (cls.__doc__ or "")]
+                # Groups of fields leave the sentences to the groups that they extend; final classes have all of them.
+                bases = cls.__mro__ if name.startswith("Abstract") else (cls,)
+                text = "".join(base.__doc__ or "" for base in bases)
+                undocumented = [p for p in inspect.signature(cls).parameters if f"{p}:" not in text]
                 assert not undocumented, f"{name}: {undocumented}"
+
+
+def test_the_page_of_authoring_has_all_of_its_names():
+    table = (
+        (Path(__file__).parents[1] / "docs" / "api" / "authoring.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    )
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
+    listed = re.findall(r"`(\w+)`", " ".join(rows))
+    names = public_names(modulax.authoring)
+    assert sorted(listed) == sorted(names)
+    assert len(names) <= 60
 
 
 def test_every_abstract_class_refuses_to_be_made():

@@ -16,7 +16,8 @@ import jax.tree_util as jtu
 import pytest
 
 import modulax as mx
-from modulax._transforms import apollo, hessian_diagonal
+from modulax._rules import apollo
+from modulax._transforms import hessian_diagonal
 
 from .oracles.ledger import CURVATURE
 from .oracles.problem import CONVOLUTION, LAYERS, MATRICES, STEPS, Problem, coupled_loss

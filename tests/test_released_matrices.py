@@ -137,7 +137,7 @@ GROUPS: dict[str, dict[str, Case]] = {
         "NorMuon.dion/tall": Case(lambda: mx.NorMuon(0.02, weight_decay=0.3, **DION), MATRICES),
         "NorMuon.dion/unadjusted": Case(
             lambda: mx.Chain(
-                mx.ScaleByNorMuon("polar_express", eps=DION["eps"], moment_eps=1e-8, nesterov=False),
+                mx.ScaleByNorMuon(ns_coeffs="polar_express", eps=DION["eps"], moment_eps=1e-8, nesterov=False),
                 mx.AddDecayedWeights(0.01),
                 mx.ScaleByLearningRate(0.05),
             ),

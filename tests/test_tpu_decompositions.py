@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import modulax as mx
-from modulax._transforms import kron
+from modulax._rules import kron
 from modulax.linalg import _eigenbasis, _inverse_root, _orthonormal_factor, _products, _triangular
 
 from . import test_released_matrices, test_released_shampoo

@@ -98,16 +98,18 @@ def listed_arguments() -> frozenset[str]:
 def has_other_arguments(path: str, there: str) -> bool:
     """Whether a function of optax has arguments in another order, or arguments or defaults that ours has not.
 
-    The order counts and not whether ours are given by position: those after `eps` are not.
+    The order of those counts that ours takes by position. Others, such as those after `eps`, are given by name.
     """
     module, _, name = path.rpartition(".")
     theirs = inspect.signature(vars(_module(module))[name]).parameters
     ours = inspect.signature(operator.attrgetter(there)(modulax)).parameters
     positional = [name for name, p in theirs.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    in_order = [name for name, p in ours.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    in_order = [name for name, p in ours.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    both = min(len(positional), len(in_order))
+    by_name = [name for name, p in theirs.items() if p.kind is p.KEYWORD_ONLY]
     return (
-        positional != in_order[: len(positional)]
-        or not {name for name, p in theirs.items() if p.kind is p.KEYWORD_ONLY} <= ours.keys()
+        positional[:both] != in_order[:both]
+        or not {*positional, *by_name} <= ours.keys()
         or any(_differs(p.default, ours[name].default) for name, p in theirs.items() if name in ours)
     )
 

@@ -3,6 +3,7 @@
 from . import (
     aggregate as aggregate,
     assignment as assignment,
+    authoring as authoring,
     checkpoint as checkpoint,
     compat as compat,
     estimators as estimators,
@@ -82,147 +83,138 @@ from ._containers.scheduled import Scheduled as Scheduled
 from ._containers.spikes import SkipSpikes as SkipSpikes
 from ._containers.stacked import Stacked as Stacked
 from ._containers.stochastic_rounding import StochasticRounding as StochasticRounding
-from ._optimizers.acprop import ACProp as ACProp
-from ._optimizers.adabelief import AdaBelief as AdaBelief
-from ._optimizers.adadelta import Adadelta as Adadelta
-from ._optimizers.adafactor import Adafactor as Adafactor
-from ._optimizers.adagrad import Adagrad as Adagrad
-from ._optimizers.adahessian import AdaHessian as AdaHessian
-from ._optimizers.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW
-from ._optimizers.adam_mini import AdamMini as AdamMini
-from ._optimizers.adamax import Adamax as Adamax, AdamaxW as AdamaxW
-from ._optimizers.adamc import AdamC as AdamC
-from ._optimizers.adan import Adan as Adan
-from ._optimizers.ademamix import AdEMAMix as AdEMAMix, SimplifiedAdEMAMix as SimplifiedAdEMAMix
-from ._optimizers.adopt import ADOPT as ADOPT
-from ._optimizers.aggmo import AggMo as AggMo
-from ._optimizers.amos import Amos as Amos
-from ._optimizers.amsgrad import AMSGrad as AMSGrad
-from ._optimizers.apollo import Apollo as Apollo, ApolloMini as ApolloMini
-from ._optimizers.asgd import ASGD as ASGD
-from ._optimizers.came import CAME as CAME
-from ._optimizers.cautious import CautiousAdamW as CautiousAdamW, CautiousLion as CautiousLion
-from ._optimizers.cocob import COCOB as COCOB
-from ._optimizers.dadapt import DAdaptAdamW as DAdaptAdamW
-from ._optimizers.dion import Dion as Dion
-from ._optimizers.dog import DoG as DoG, DoWG as DoWG
-from ._optimizers.eshampoo import EShampoo as EShampoo
-from ._optimizers.focus import FOCUS as FOCUS
-from ._optimizers.fromage import Fromage as Fromage
-from ._optimizers.ftrl import FTRL as FTRL
-from ._optimizers.galore import GaLore as GaLore
-from ._optimizers.gpa import GPAAdamW as GPAAdamW
-from ._optimizers.grams import GramsAdamW as GramsAdamW
-from ._optimizers.kron import Kron as Kron
-from ._optimizers.lamb import LAMB as LAMB
-from ._optimizers.laprop import LaProp as LaProp
-from ._optimizers.lars import LARS as LARS
-from ._optimizers.lbfgs import LBFGS as LBFGS
-from ._optimizers.lion import Lion as Lion
-from ._optimizers.madgrad import MADGRAD as MADGRAD
-from ._optimizers.mars import MARS as MARS, MARSLion as MARSLion, MARSShampoo as MARSShampoo
-from ._optimizers.marsm import MARSM as MARSM
-from ._optimizers.momo import MoMo as MoMo, MoMoAdam as MoMoAdam
-from ._optimizers.muon import Muon as Muon
-from ._optimizers.noise import NoisySGD as NoisySGD
-from ._optimizers.normalized_muon import AdaMuon as AdaMuon, NorMuon as NorMuon
-from ._optimizers.novograd import NovoGrad as NovoGrad
-from ._optimizers.optimistic import (
-    OptimisticAdam as OptimisticAdam,
-    OptimisticGradientDescent as OptimisticGradientDescent,
-)
-from ._optimizers.polyak import PolyakSGD as PolyakSGD
-from ._optimizers.privacy import DPSGD as DPSGD
-from ._optimizers.prodigy import Prodigy as Prodigy
-from ._optimizers.quasi_hyperbolic import QHM as QHM, QHAdam as QHAdam
-from ._optimizers.radam import RAdam as RAdam
-from ._optimizers.rmsprop import RMSProp as RMSProp
-from ._optimizers.rprop import Rprop as Rprop
-from ._optimizers.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD
-from ._optimizers.scion import Scion as Scion
-from ._optimizers.sgd import SGD as SGD
-from ._optimizers.shampoo import KLShampoo as KLShampoo, Shampoo as Shampoo
-from ._optimizers.signsgd import SignSGD as SignSGD, Signum as Signum
-from ._optimizers.sm3 import SM3 as SM3
-from ._optimizers.soap import SOAP as SOAP
-from ._optimizers.sophia import Sophia as Sophia, SophiaG as SophiaG
-from ._optimizers.stable_adam import StableAdamW as StableAdamW
-from ._optimizers.tiger import Tiger as Tiger
-from ._optimizers.yogi import Yogi as Yogi
 from ._protocol.apply_updates import apply_updates as apply_updates
 from ._protocol.frozen import freeze_hyperparameters as freeze_hyperparameters
 from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
 from ._roles.find import roles as roles
 from ._roles.labels import by_role as by_role, decays as decays
-from ._transforms.acprop import ScaleByACProp as ScaleByACProp
-from ._transforms.adabelief import ScaleByBelief as ScaleByBelief
-from ._transforms.adadelta import ScaleByAdadelta as ScaleByAdadelta
-from ._transforms.adafactor import ScaleByFactoredRMS as ScaleByFactoredRMS
-from ._transforms.adagrad import ScaleByRSS as ScaleByRSS
-from ._transforms.adahessian import ScaleByAdaHessian as ScaleByAdaHessian
-from ._transforms.adam import ScaleByAdam as ScaleByAdam
-from ._transforms.adam_mini import ScaleByAdamMini as ScaleByAdamMini
-from ._transforms.adamax import ScaleByAdamax as ScaleByAdamax
-from ._transforms.adan import ScaleByAdan as ScaleByAdan
-from ._transforms.ademamix import (
+from ._rules.acprop import ACProp as ACProp, ScaleByACProp as ScaleByACProp
+from ._rules.adabelief import AdaBelief as AdaBelief, ScaleByBelief as ScaleByBelief
+from ._rules.adadelta import Adadelta as Adadelta, ScaleByAdadelta as ScaleByAdadelta
+from ._rules.adafactor import Adafactor as Adafactor, ScaleByFactoredRMS as ScaleByFactoredRMS
+from ._rules.adagrad import Adagrad as Adagrad, ScaleByRSS as ScaleByRSS
+from ._rules.adahessian import AdaHessian as AdaHessian, ScaleByAdaHessian as ScaleByAdaHessian
+from ._rules.adam import Adam as Adam, AdamW as AdamW, NAdam as NAdam, NAdamW as NAdamW, ScaleByAdam as ScaleByAdam
+from ._rules.adam_mini import AdamMini as AdamMini, ScaleByAdamMini as ScaleByAdamMini
+from ._rules.adamax import Adamax as Adamax, AdamaxW as AdamaxW, ScaleByAdamax as ScaleByAdamax
+from ._rules.adamc import AdamC as AdamC
+from ._rules.adan import Adan as Adan, ScaleByAdan as ScaleByAdan
+from ._rules.ademamix import (
+    AdEMAMix as AdEMAMix,
     ScaleByAdEMAMix as ScaleByAdEMAMix,
     ScaleBySimplifiedAdEMAMix as ScaleBySimplifiedAdEMAMix,
+    SimplifiedAdEMAMix as SimplifiedAdEMAMix,
 )
-from ._transforms.adopt import ScaleByADOPT as ScaleByADOPT
-from ._transforms.aggmo import ScaleByAggMo as ScaleByAggMo
-from ._transforms.amos import ScaleByAmos as ScaleByAmos
-from ._transforms.amsgrad import ScaleByAMSGrad as ScaleByAMSGrad
-from ._transforms.apollo import ScaleByApollo as ScaleByApollo
+from ._rules.adopt import ADOPT as ADOPT, ScaleByADOPT as ScaleByADOPT
+from ._rules.aggmo import AggMo as AggMo, ScaleByAggMo as ScaleByAggMo
+from ._rules.amos import Amos as Amos, ScaleByAmos as ScaleByAmos
+from ._rules.amsgrad import AMSGrad as AMSGrad, ScaleByAMSGrad as ScaleByAMSGrad
+from ._rules.apollo import Apollo as Apollo, ApolloMini as ApolloMini, ScaleByApollo as ScaleByApollo
+from ._rules.asgd import ASGD as ASGD
+from ._rules.came import CAME as CAME, ScaleByCAME as ScaleByCAME
+from ._rules.cautious import CautiousAdamW as CautiousAdamW, CautiousLion as CautiousLion
+from ._rules.cocob import COCOB as COCOB, ScaleByCOCOB as ScaleByCOCOB
+from ._rules.dadapt import DAdaptAdamW as DAdaptAdamW, ScaleByDAdaptAdam as ScaleByDAdaptAdam
+from ._rules.dion import Dion as Dion, ScaleByDion as ScaleByDion
+from ._rules.dog import (
+    DoG as DoG,
+    DoWG as DoWG,
+    InitialStep as InitialStep,
+    ScaleByDoG as ScaleByDoG,
+    ScaleByDoWG as ScaleByDoWG,
+)
+from ._rules.eshampoo import EShampoo as EShampoo, ScaleByEShampoo as ScaleByEShampoo
+from ._rules.focus import FOCUS as FOCUS, ScaleByFOCUS as ScaleByFOCUS
+from ._rules.fromage import Fromage as Fromage
+from ._rules.ftrl import FTRL as FTRL, ScaleByFTRL as ScaleByFTRL
+from ._rules.galore import GaLore as GaLore, ScaleByGaLore as ScaleByGaLore
+from ._rules.gpa import GPAAdamW as GPAAdamW
+from ._rules.grams import GramsAdamW as GramsAdamW
+from ._rules.kron import Kron as Kron, ScaleByKron as ScaleByKron
+from ._rules.lamb import LAMB as LAMB
+from ._rules.laprop import LaProp as LaProp, ScaleByLaProp as ScaleByLaProp
+from ._rules.lars import LARS as LARS
+from ._rules.lbfgs import LBFGS as LBFGS, ScaleByLBFGS as ScaleByLBFGS
+from ._rules.lion import Lion as Lion, ScaleByLion as ScaleByLion
+from ._rules.madgrad import MADGRAD as MADGRAD, ScaleByMADGRAD as ScaleByMADGRAD
+from ._rules.mars import MARS as MARS, MARSLion as MARSLion, MARSShampoo as MARSShampoo
+from ._rules.marsm import MARSM as MARSM
+from ._rules.momo import (
+    MoMo as MoMo,
+    MoMoAdam as MoMoAdam,
+    ScaleByMoMo as ScaleByMoMo,
+    ScaleByMoMoAdam as ScaleByMoMoAdam,
+)
+from ._rules.muon import Muon as Muon, ScaleByMuon as ScaleByMuon, ScaleByShape as ScaleByShape
+from ._rules.noise import AddNoise as AddNoise, NoisySGD as NoisySGD
+from ._rules.normalized_muon import (
+    AdaMuon as AdaMuon,
+    NorMuon as NorMuon,
+    ScaleByAdaMuon as ScaleByAdaMuon,
+    ScaleByNorMuon as ScaleByNorMuon,
+)
+from ._rules.novograd import NovoGrad as NovoGrad, ScaleByNovoGrad as ScaleByNovoGrad
+from ._rules.optimistic import (
+    OptimisticAdam as OptimisticAdam,
+    OptimisticGradientDescent as OptimisticGradientDescent,
+    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
+)
+from ._rules.polyak import PolyakSGD as PolyakSGD, ScaleByPolyak as ScaleByPolyak
+from ._rules.privacy import DPSGD as DPSGD, DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate
+from ._rules.prodigy import Prodigy as Prodigy, ScaleByProdigy as ScaleByProdigy
+from ._rules.quasi_hyperbolic import (
+    QHM as QHM,
+    QHAdam as QHAdam,
+    ScaleByQHAdam as ScaleByQHAdam,
+    ScaleByQHM as ScaleByQHM,
+)
+from ._rules.radam import RAdam as RAdam, ScaleByRAdam as ScaleByRAdam
+from ._rules.rmsprop import RMSProp as RMSProp, ScaleByRMS as ScaleByRMS, ScaleByStddev as ScaleByStddev
+from ._rules.rprop import Rprop as Rprop, ScaleByRprop as ScaleByRprop
+from ._rules.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW, ScheduleFreeSGD as ScheduleFreeSGD
+from ._rules.scion import ScaleByScion as ScaleByScion, Scion as Scion
+from ._rules.sgd import SGD as SGD
+from ._rules.shampoo import KLShampoo as KLShampoo, ScaleByShampoo as ScaleByShampoo, Shampoo as Shampoo
+from ._rules.signsgd import ScaleBySign as ScaleBySign, SignSGD as SignSGD, Signum as Signum
+from ._rules.sm3 import SM3 as SM3, ScaleBySM3 as ScaleBySM3
+from ._rules.soap import SOAP as SOAP, ScaleBySOAP as ScaleBySOAP
+from ._rules.sophia import (
+    ScaleBySophia as ScaleBySophia,
+    ScaleBySophiaG as ScaleBySophiaG,
+    Sophia as Sophia,
+    SophiaG as SophiaG,
+)
+from ._rules.stable_adam import ScaleByStableAdam as ScaleByStableAdam, StableAdamW as StableAdamW
+from ._rules.tiger import ScaleByTiger as ScaleByTiger, Tiger as Tiger
+from ._rules.yogi import ScaleByYogi as ScaleByYogi, Yogi as Yogi
 from ._transforms.backtracking import (
     ScaleByBacktrackingLinesearch as ScaleByBacktrackingLinesearch,
     value_and_grad_from_state as value_and_grad_from_state,
 )
 from ._transforms.basic import Identity as Identity, SetToZero as SetToZero, Stateless as Stateless
 from ._transforms.by_path import ScaleByDepth as ScaleByDepth, ScaleByPath as ScaleByPath
-from ._transforms.came import ScaleByCAME as ScaleByCAME
 from ._transforms.clipping import (
     AdaptiveGradClip as AdaptiveGradClip,
     Clip as Clip,
     ClipByBlockRMS as ClipByBlockRMS,
     ClipByGlobalNorm as ClipByGlobalNorm,
 )
-from ._transforms.cocob import ScaleByCOCOB as ScaleByCOCOB
 from ._transforms.constraints import (
     KeepParamsNonnegative as KeepParamsNonnegative,
     ZeroNaNs as ZeroNaNs,
 )
-from ._transforms.dadapt import ScaleByDAdaptAdam as ScaleByDAdaptAdam
-from ._transforms.dion import ScaleByDion as ScaleByDion
 from ._transforms.distance_over_gradients import (
     ScaleByDistanceOverGradients as ScaleByDistanceOverGradients,
 )
-from ._transforms.dog import (
-    InitialStep as InitialStep,
-    ScaleByDoG as ScaleByDoG,
-    ScaleByDoWG as ScaleByDoWG,
-)
-from ._transforms.eshampoo import ScaleByEShampoo as ScaleByEShampoo
-from ._transforms.focus import ScaleByFOCUS as ScaleByFOCUS
-from ._transforms.ftrl import ScaleByFTRL as ScaleByFTRL
-from ._transforms.galore import ScaleByGaLore as ScaleByGaLore
 from ._transforms.grokfast import GrokFast as GrokFast, GrokFastMA as GrokFastMA
 from ._transforms.hessian_diagonal import (
     GaussNewtonBartlett as GaussNewtonBartlett,
     HutchinsonDiagonal as HutchinsonDiagonal,
 )
-from ._transforms.kron import ScaleByKron as ScaleByKron
-from ._transforms.laprop import ScaleByLaProp as ScaleByLaProp
-from ._transforms.lbfgs import ScaleByLBFGS as ScaleByLBFGS
-from ._transforms.lion import ScaleByLion as ScaleByLion
-from ._transforms.madgrad import ScaleByMADGRAD as ScaleByMADGRAD
 from ._transforms.momentum import (
     ApplyEvery as ApplyEvery,
     Ema as Ema,
     Trace as Trace,
-)
-from ._transforms.momo import (
-    ScaleByMoMo as ScaleByMoMo,
-    ScaleByMoMoAdam as ScaleByMoMoAdam,
 )
 from ._transforms.monitoring import (
     FirstNotFinite as FirstNotFinite,
@@ -230,42 +222,22 @@ from ._transforms.monitoring import (
     Monitor as Monitor,
     Snapshot as Snapshot,
 )
-from ._transforms.muon import ScaleByMuon as ScaleByMuon, ScaleByShape as ScaleByShape
-from ._transforms.noise import AddNoise as AddNoise
 from ._transforms.normalization import (
     Centralize as Centralize,
     Normalize as Normalize,
     NormalizeByUpdateNorm as NormalizeByUpdateNorm,
-)
-from ._transforms.normalized_muon import (
-    ScaleByAdaMuon as ScaleByAdaMuon,
-    ScaleByNorMuon as ScaleByNorMuon,
-)
-from ._transforms.novograd import ScaleByNovoGrad as ScaleByNovoGrad
-from ._transforms.optimistic import (
-    ScaleByOptimisticGradient as ScaleByOptimisticGradient,
 )
 from ._transforms.param_block import (
     ScaleByParamBlockNorm as ScaleByParamBlockNorm,
     ScaleByParamBlockRMS as ScaleByParamBlockRMS,
 )
 from ._transforms.plateau import ReduceOnPlateau as ReduceOnPlateau
-from ._transforms.polyak import ScaleByPolyak as ScaleByPolyak
 from ._transforms.primal_averaging import PrimalAveraging as PrimalAveraging
-from ._transforms.privacy import DifferentiallyPrivateAggregate as DifferentiallyPrivateAggregate
-from ._transforms.prodigy import ScaleByProdigy as ScaleByProdigy
-from ._transforms.quasi_hyperbolic import ScaleByQHAdam as ScaleByQHAdam, ScaleByQHM as ScaleByQHM
 from ._transforms.query_key import clip_query_key as clip_query_key
-from ._transforms.radam import ScaleByRAdam as ScaleByRAdam
 from ._transforms.regularization import (
     AddDecayedWeights as AddDecayedWeights,
     ProximalWeightDecay as ProximalWeightDecay,
 )
-from ._transforms.rmsprop import (
-    ScaleByRMS as ScaleByRMS,
-    ScaleByStddev as ScaleByStddev,
-)
-from ._transforms.rprop import ScaleByRprop as ScaleByRprop
 from ._transforms.running_norm import (
     ClipByNormPercentile as ClipByNormPercentile,
     ClipByRunningNorm as ClipByRunningNorm,
@@ -275,17 +247,8 @@ from ._transforms.scaling import (
     ScaleByLearningRate as ScaleByLearningRate,
     ScaleBySchedule as ScaleBySchedule,
 )
-from ._transforms.scion import ScaleByScion as ScaleByScion
-from ._transforms.shampoo import ScaleByShampoo as ScaleByShampoo
-from ._transforms.signsgd import ScaleBySign as ScaleBySign
-from ._transforms.sm3 import ScaleBySM3 as ScaleBySM3
-from ._transforms.soap import ScaleBySOAP as ScaleBySOAP
-from ._transforms.sophia import ScaleBySophia as ScaleBySophia, ScaleBySophiaG as ScaleBySophiaG
-from ._transforms.stable_adam import ScaleByStableAdam as ScaleByStableAdam
-from ._transforms.tiger import ScaleByTiger as ScaleByTiger
 from ._transforms.trust_ratio import ScaleByTrustRatio as ScaleByTrustRatio
 from ._transforms.variance_reduction import ReduceVariance as ReduceVariance
-from ._transforms.yogi import ScaleByYogi as ScaleByYogi
 from ._transforms.zoom import (
     ScaleByZoomLinesearch as ScaleByZoomLinesearch,
 )
@@ -334,6 +297,12 @@ from ._roles.role import (
     Other as Other,
     Position as Position,
 )
+from ._rules.galore import GaLoreDimensionNumbers as GaLoreDimensionNumbers
+from ._rules.muon import MuonDimensionNumbers as MuonDimensionNumbers
+from ._rules.privacy import (
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
+)
 from ._support.module import (
     AbstractState as AbstractState,
     counter as counter,
@@ -342,14 +311,8 @@ from ._support.module import (
     shared as shared,
 )
 from ._transforms.clipping import unitwise_clip as unitwise_clip, unitwise_norm as unitwise_norm
-from ._transforms.galore import GaLoreDimensionNumbers as GaLoreDimensionNumbers
 from ._transforms.matrixwise import AbstractMatrixwise as AbstractMatrixwise
 from ._transforms.monitoring import AbstractMeasure as AbstractMeasure
-from ._transforms.muon import MuonDimensionNumbers as MuonDimensionNumbers
-from ._transforms.privacy import (
-    per_example_global_norm_clip as per_example_global_norm_clip,
-    per_example_layer_norm_clip as per_example_layer_norm_clip,
-)
 from .linalg import matrix_inverse_pth_root as matrix_inverse_pth_root, nnls as nnls, power_iteration as power_iteration
 from .numerics import (
     safe_increment as safe_increment,

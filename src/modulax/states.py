@@ -30,79 +30,79 @@ from ._containers.spikes import SkipSpikesState as SkipSpikesState
 from ._containers.stacked import StackedState as StackedState
 from ._containers.stochastic_rounding import StochasticRoundingState as StochasticRoundingState
 from ._protocol.optimizer import OptimizerState as OptimizerState
-from ._transforms.acprop import ScaleByACPropState as ScaleByACPropState
-from ._transforms.adabelief import ScaleByBeliefState as ScaleByBeliefState
-from ._transforms.adadelta import ScaleByAdadeltaState as ScaleByAdadeltaState
-from ._transforms.adafactor import FactoredState as FactoredState
-from ._transforms.adagrad import ScaleByRSSState as ScaleByRSSState
-from ._transforms.adahessian import ScaleByAdaHessianState as ScaleByAdaHessianState
-from ._transforms.adam import ScaleByAdamState as ScaleByAdamState
-from ._transforms.adam_mini import ScaleByAdamMiniState as ScaleByAdamMiniState
-from ._transforms.adan import ScaleByAdanState as ScaleByAdanState
-from ._transforms.ademamix import (
+from ._rules.acprop import ScaleByACPropState as ScaleByACPropState
+from ._rules.adabelief import ScaleByBeliefState as ScaleByBeliefState
+from ._rules.adadelta import ScaleByAdadeltaState as ScaleByAdadeltaState
+from ._rules.adafactor import FactoredState as FactoredState
+from ._rules.adagrad import ScaleByRSSState as ScaleByRSSState
+from ._rules.adahessian import ScaleByAdaHessianState as ScaleByAdaHessianState
+from ._rules.adam import ScaleByAdamState as ScaleByAdamState
+from ._rules.adam_mini import ScaleByAdamMiniState as ScaleByAdamMiniState
+from ._rules.adan import ScaleByAdanState as ScaleByAdanState
+from ._rules.ademamix import (
     ScaleByAdEMAMixState as ScaleByAdEMAMixState,
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
 )
-from ._transforms.adopt import ScaleByADOPTState as ScaleByADOPTState
-from ._transforms.aggmo import ScaleByAggMoState as ScaleByAggMoState
-from ._transforms.amos import ScaleByAmosState as ScaleByAmosState
-from ._transforms.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
-from ._transforms.apollo import ApolloState as ApolloState
+from ._rules.adopt import ScaleByADOPTState as ScaleByADOPTState
+from ._rules.aggmo import ScaleByAggMoState as ScaleByAggMoState
+from ._rules.amos import ScaleByAmosState as ScaleByAmosState
+from ._rules.amsgrad import ScaleByAMSGradState as ScaleByAMSGradState
+from ._rules.apollo import ApolloState as ApolloState
+from ._rules.came import ScaleByCAMEState as ScaleByCAMEState
+from ._rules.cocob import COCOBState as COCOBState
+from ._rules.dadapt import DAdaptAdamWState as DAdaptAdamWState
+from ._rules.dion import DionState as DionState
+from ._rules.dog import DoGState as DoGState, DoWGState as DoWGState
+from ._rules.eshampoo import EShampooState as EShampooState
+from ._rules.focus import ScaleByFOCUSState as ScaleByFOCUSState
+from ._rules.ftrl import ScaleByFTRLState as ScaleByFTRLState
+from ._rules.galore import GaLoreState as GaLoreState
+from ._rules.kron import KronState as KronState
+from ._rules.laprop import ScaleByLaPropState as ScaleByLaPropState
+from ._rules.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
+from ._rules.lion import ScaleByLionState as ScaleByLionState
+from ._rules.madgrad import ScaleByMADGRADState as ScaleByMADGRADState
+from ._rules.momo import MomoAdamState as MomoAdamState, MomoState as MomoState
+from ._rules.muon import MuonState as MuonState
+from ._rules.noise import AddNoiseState as AddNoiseState
+from ._rules.normalized_muon import NormalizedMuonState as NormalizedMuonState
+from ._rules.novograd import ScaleByNovoGradState as ScaleByNovoGradState
+from ._rules.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
+from ._rules.privacy import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
+from ._rules.prodigy import ProdigyState as ProdigyState
+from ._rules.quasi_hyperbolic import ScaleByQHMState as ScaleByQHMState
+from ._rules.rmsprop import ScaleByRMSState as ScaleByRMSState, ScaleByStddevState as ScaleByStddevState
+from ._rules.rprop import ScaleByRpropState as ScaleByRpropState
+from ._rules.shampoo import ShampooState as ShampooState
+from ._rules.sm3 import ScaleBySM3State as ScaleBySM3State
+from ._rules.soap import SOAPState as SOAPState
+from ._rules.sophia import ScaleBySophiaState as ScaleBySophiaState
+from ._rules.tiger import ScaleByTigerState as ScaleByTigerState
 from ._transforms.backtracking import (
     BacktrackingLinesearchInfo as BacktrackingLinesearchInfo,
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
 )
 from ._transforms.by_path import MultiplierState as MultiplierState
-from ._transforms.came import ScaleByCAMEState as ScaleByCAMEState
 from ._transforms.clipping import ClipByGlobalNormState as ClipByGlobalNormState
-from ._transforms.cocob import COCOBState as COCOBState
 from ._transforms.constraints import ZeroNaNsState as ZeroNaNsState
-from ._transforms.dadapt import DAdaptAdamWState as DAdaptAdamWState
 from ._transforms.decayed_step import DecayedStepState as DecayedStepState
-from ._transforms.dion import DionState as DionState
 from ._transforms.distance_over_gradients import ScaleByDistanceOverGradientsState as ScaleByDistanceOverGradientsState
-from ._transforms.dog import DoGState as DoGState, DoWGState as DoWGState
-from ._transforms.eshampoo import EShampooState as EShampooState
-from ._transforms.focus import ScaleByFOCUSState as ScaleByFOCUSState
-from ._transforms.ftrl import ScaleByFTRLState as ScaleByFTRLState
-from ._transforms.galore import GaLoreState as GaLoreState
 from ._transforms.grokfast import GrokFastMAState as GrokFastMAState, GrokFastState as GrokFastState
 from ._transforms.hessian_diagonal import HutchinsonState as HutchinsonState
-from ._transforms.kron import KronState as KronState
-from ._transforms.laprop import ScaleByLaPropState as ScaleByLaPropState
-from ._transforms.lbfgs import ScaleByLBFGSState as ScaleByLBFGSState
-from ._transforms.lion import ScaleByLionState as ScaleByLionState
-from ._transforms.madgrad import ScaleByMADGRADState as ScaleByMADGRADState
 from ._transforms.momentum import ApplyEveryState as ApplyEveryState, EmaState as EmaState, TraceState as TraceState
-from ._transforms.momo import MomoAdamState as MomoAdamState, MomoState as MomoState
 from ._transforms.monitoring import (
     FirstNotFiniteState as FirstNotFiniteState,
     MeasureWithEmaState as MeasureWithEmaState,
     MonitorState as MonitorState,
     SnapshotState as SnapshotState,
 )
-from ._transforms.muon import MuonState as MuonState
-from ._transforms.noise import AddNoiseState as AddNoiseState
-from ._transforms.normalized_muon import NormalizedMuonState as NormalizedMuonState
-from ._transforms.novograd import ScaleByNovoGradState as ScaleByNovoGradState
-from ._transforms.optimistic import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
 from ._transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
 from ._transforms.primal_averaging import PrimalAveragingState as PrimalAveragingState
-from ._transforms.privacy import DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState
-from ._transforms.prodigy import ProdigyState as ProdigyState
-from ._transforms.quasi_hyperbolic import ScaleByQHMState as ScaleByQHMState
-from ._transforms.rmsprop import ScaleByRMSState as ScaleByRMSState, ScaleByStddevState as ScaleByStddevState
-from ._transforms.rprop import ScaleByRpropState as ScaleByRpropState
 from ._transforms.running_norm import (
     ClipByNormPercentileState as ClipByNormPercentileState,
     ClipByRunningNormState as ClipByRunningNormState,
 )
 from ._transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
-from ._transforms.shampoo import ShampooState as ShampooState
-from ._transforms.sm3 import ScaleBySM3State as ScaleBySM3State
-from ._transforms.soap import SOAPState as SOAPState
-from ._transforms.sophia import ScaleBySophiaState as ScaleBySophiaState
-from ._transforms.tiger import ScaleByTigerState as ScaleByTigerState
 from ._transforms.variance_reduction import ReduceVarianceState as ReduceVarianceState
 from ._transforms.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,

@@ -138,14 +138,18 @@ TRANSFORMS = (
     Instance("ScaleByNorMuon", mx.ScaleByNorMuon),
     Instance(
         "ScaleByNorMuon-polar",
-        lambda: mx.ScaleByNorMuon("polar_express", 5, 0.9, 0.8, 1e-6, 1e-4, jnp.float32, nesterov=False, per_head=True),
+        lambda: mx.ScaleByNorMuon(
+            0.9, 0.8, 1e-6, 1e-4, jnp.float32, ns_coeffs="polar_express", nesterov=False, per_head=True
+        ),
         exemptions=ROUNDED,
     ),
     Instance("NorMuon", lambda: mx.NorMuon(0.05, mask=matrices, adam_learning_rate=0.05)),
     Instance("ScaleByAdaMuon", mx.ScaleByAdaMuon),
     Instance(
         "ScaleByAdaMuon-timm",
-        lambda: mx.ScaleByAdaMuon("dion", 5, 0.9, 0.8, 1e-6, 1e-4, 0.3, nesterov=False, sign=False, per_head=True),
+        lambda: mx.ScaleByAdaMuon(
+            0.9, 0.8, 1e-6, 1e-4, 0.3, ns_coeffs="dion", nesterov=False, sign=False, per_head=True
+        ),
     ),
     Instance("AdaMuon", lambda: mx.AdaMuon(0.05, mask=matrices, adam_learning_rate=0.05)),
     # --- Scion

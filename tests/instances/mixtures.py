@@ -56,7 +56,7 @@ TRANSFORMS = (
     Instance("ScaleByAdEMAMix", mx.ScaleByAdEMAMix, contrib.scale_by_ademamix),
     Instance(
         "ScaleByAdEMAMix-schedules",
-        lambda: mx.ScaleByAdEMAMix(0.8, 0.95, B3, ALPHA, 1e-4, 1e-6),
+        lambda: mx.ScaleByAdEMAMix(0.8, 0.95, B3, ALPHA, 1e-4, eps_root=1e-6),
         lambda: contrib.scale_by_ademamix(
             0.8, 0.95, optax.linear_schedule(0.9, 0.999, 20), optax.linear_schedule(0.0, 5.0, 20), 1e-4, 1e-6
         ),
@@ -75,12 +75,14 @@ TRANSFORMS = (
         0.99,
         2.0,
         1e-4,
-        1e-6,
+        eps_root=1e-6,
     ),
     Instance(
         "ScaleByACProp", mx.ScaleByACProp, rtol=1e-5
     ),  # 1 - b2 divides what it multiplied: in float32, four digits
-    twins("ScaleByACProp-optax", mx.ScaleByACProp, contrib.scale_by_acprop, 0.8, 0.95, 1e-4, 1e-6, follow="optax"),
+    twins(
+        "ScaleByACProp-optax", mx.ScaleByACProp, contrib.scale_by_acprop, 0.8, 0.95, 1e-4, eps_root=1e-6, follow="optax"
+    ),
     Instance(
         "ScaleByMADGRAD", lambda: mx.ScaleByMADGRAD(0.05), lambda: counting_in_float64(contrib.scale_by_madgrad(0.05))
     ),

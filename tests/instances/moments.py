@@ -25,7 +25,16 @@ TRANSFORMS = (
     # --- transforms
     Instance("ScaleByAdamax", mx.ScaleByAdamax, optax.scale_by_adamax),
     Instance("ScaleByAMSGrad", mx.ScaleByAMSGrad),
-    twins("ScaleByAMSGrad-optax", mx.ScaleByAMSGrad, optax.scale_by_amsgrad, 0.8, 0.95, 1e-6, 1e-5, follow="optax"),
+    twins(
+        "ScaleByAMSGrad-optax",
+        mx.ScaleByAMSGrad,
+        optax.scale_by_amsgrad,
+        0.8,
+        0.95,
+        1e-6,
+        eps_root=1e-5,
+        follow="optax",
+    ),
     twins(
         "ScaleByAMSGrad-uncorrected",
         mx.ScaleByAMSGrad,
@@ -39,17 +48,31 @@ TRANSFORMS = (
         exemptions=ROUNDED,
     ),
     Instance("ScaleByBelief", mx.ScaleByBelief, optax.scale_by_belief),
-    twins("ScaleByBelief-nesterov", mx.ScaleByBelief, optax.scale_by_belief, 0.8, 0.95, 1e-6, 1e-8, nesterov=True),
+    twins(
+        "ScaleByBelief-nesterov", mx.ScaleByBelief, optax.scale_by_belief, 0.8, 0.95, 1e-6, eps_root=1e-8, nesterov=True
+    ),
     Instance("ScaleByYogi", mx.ScaleByYogi),
     Instance("ScaleByYogi-optax", lambda: mx.ScaleByYogi(follow="optax"), optax.scale_by_yogi),
     twins("ScaleByYogi-numbers", mx.ScaleByYogi, optax.scale_by_yogi, 0.8, 0.9, 1e-4, 1e-5, 0.3, follow="optax"),
     # At b2 = 0.999 optax loses the twelfth digit where ρ cancels.
     twins("ScaleByRAdam", mx.ScaleByRAdam, optax.scale_by_radam, b2=0.95),
-    twins("ScaleByRAdam-nesterov", mx.ScaleByRAdam, optax.scale_by_radam, 0.8, 0.9, 1e-6, 1e-5, 7.0, nesterov=True),
+    twins(
+        "ScaleByRAdam-nesterov",
+        mx.ScaleByRAdam,
+        optax.scale_by_radam,
+        0.8,
+        0.9,
+        1e-6,
+        eps_root=1e-5,
+        threshold=7.0,
+        nesterov=True,
+    ),
     twins("ScaleByNovoGrad", mx.ScaleByNovoGrad, optax.scale_by_novograd, weight_decay=0.1),
-    twins("ScaleByNovoGrad-numbers", mx.ScaleByNovoGrad, optax.scale_by_novograd, 0.8, 0.95, 1e-3, 1e-2),
+    twins("ScaleByNovoGrad-numbers", mx.ScaleByNovoGrad, optax.scale_by_novograd, 0.8, 0.95, 1e-3, eps_root=1e-2),
     Instance("ScaleByAdan", mx.ScaleByAdan),
-    twins("ScaleByAdan-optax", mx.ScaleByAdan, optax.scale_by_adan, 0.9, 0.8, 0.95, 1e-6, 1e-5, follow="optax"),
+    twins(
+        "ScaleByAdan-optax", mx.ScaleByAdan, optax.scale_by_adan, 0.9, 0.8, 0.95, 1e-6, eps_root=1e-5, follow="optax"
+    ),
     Instance("ScaleByAdadelta", mx.ScaleByAdadelta, optax.scale_by_adadelta),
     Instance("ScaleByRSS", mx.ScaleByRSS, optax.scale_by_rss),
     twins("ScaleByOptimisticGradient", mx.ScaleByOptimisticGradient, optax.scale_by_optimistic_gradient, 0.7, 0.4),

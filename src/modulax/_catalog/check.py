@@ -172,7 +172,7 @@ def _is_of_modulax(part: AbstractTransform) -> bool:
     """Whether it is a rule of the library, and none that a user, or another library, wrote as a class or a function."""
     values = (getattr(part, field.name) for field in dataclasses.fields(part))
     has_function = any(callable(x) and not isinstance(x, (AbstractHyperparameters, AbstractLabels)) for x in values)
-    return type(part).__module__.startswith("modulax._transforms.") and not has_function
+    return type(part).__module__.startswith(("modulax._rules.", "modulax._transforms.")) and not has_function
 
 
 def _sign(x: Any) -> float | None:

@@ -52,7 +52,7 @@ class Card:
 def _registered() -> dict[str, type[AbstractTransform]]:
     """The named optimizers of the library; optimizers that users define are not registered."""
     optimizers = [cls for cls in _transforms().values() if issubclass(cls, AbstractOptimizer)]
-    ours = [cls for cls in optimizers if cls.__module__.startswith("modulax._optimizers.")]
+    ours = [cls for cls in optimizers if cls.__module__.startswith("modulax._rules.")]
     return {cls.__name__.lower(): cls for cls in sorted(ours, key=lambda cls: cls.__name__.lower())}
 
 

@@ -30,7 +30,7 @@ class ApplyIfFiniteState(AbstractState):
     finite, and `total_notfinite` the number of all non-finite updates so far.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("notfinite_count", "last_finite", "total_notfinite", "inner_state")
+    optax_fields = ("notfinite_count", "last_finite", "total_notfinite", "inner_state")
 
     notfinite_count: Count = shared(metric=True)
     last_finite: Bool[Array, ""] = shared()
@@ -87,7 +87,7 @@ class ApplyIfFinite(AbstractGate):
 class ConditionallyTransformState(AbstractState):
     """State of `ConditionallyTransform`: the state of the inner transform, and the number of calls."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("inner_state", "step")
+    optax_fields = ("inner_state", "step")
 
     inner_state: State = nested()
     step: Count = shared()
@@ -148,7 +148,7 @@ class ConditionallyTransform(AbstractContainer):
 class ConditionallyMaskState(AbstractState):
     """State of `ConditionallyMask`: the number of calls, and the state of the inner transform."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("step", "inner_state")
+    optax_fields = ("step", "inner_state")
 
     step: Count = shared()
     inner_state: State = nested()

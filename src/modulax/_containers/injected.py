@@ -47,7 +47,7 @@ class InjectedState(AbstractState):
     dotted path of the field that holds each, or None if there are none.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = (
+    optax_fields = (
         "count",
         "hyperparams",
         "hyperparams_states=schedule_states",

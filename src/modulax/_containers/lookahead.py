@@ -69,7 +69,7 @@ class LookaheadState(AbstractState):
     `slow` is None if the caller keeps the slow parameters, in `LookaheadParams`.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("fast_state", "steps_since_sync")
+    optax_fields = ("fast_state", "steps_since_sync")
 
     fast_state: State = nested()
     steps_since_sync: Count = shared()

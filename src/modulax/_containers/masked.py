@@ -19,7 +19,7 @@ from ..tree._math import shapes_without, zeros_without
 class MaskedState(AbstractState):
     """State of `Masked`: the state of the inner transform, with None for leaves that are masked out."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("inner_state",)
+    optax_fields = ("inner_state",)
 
     inner_state: State = nested()
 

@@ -29,7 +29,7 @@ class MechanicState(AbstractState):
     `x0` holds the initial parameters, and `delta` the sum of the steps, or None if it is computed from the parameters.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("base_optimizer_state", "count", "r", "m", "v", "s", "x0")
+    optax_fields = ("base_optimizer_state", "count", "r", "m", "v", "s", "x0")
 
     base_optimizer_state: State = nested()
     count: Count = shared()

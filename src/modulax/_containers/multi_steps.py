@@ -35,7 +35,7 @@ class MultiStepsState(AbstractState):
     sum of the gradients so far, and `skip_state` the second result of `should_skip` at the last call.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = (
+    optax_fields = (
         "mini_step",
         "gradient_step",
         "inner_opt_state",

@@ -22,7 +22,7 @@ from ..tree._paths import leaf_paths
 class PartitionState(AbstractState):
     """State of `Partition`: the states of the transforms, by label."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("inner_states",)
+    optax_fields = ("inner_states",)
 
     inner_states: OrderedDict[Hashable, State] = nested()
 

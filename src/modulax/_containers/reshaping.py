@@ -120,7 +120,7 @@ def is_complex_pair(x: object) -> bool:
 class SplitRealAndImaginaryState(AbstractState):
     """State of `SplitRealAndImaginary`: the state of the inner transform, whose trees have no complex arrays."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("inner_state",)
+    optax_fields = ("inner_state",)
 
     inner_state: State = nested()
 

@@ -27,7 +27,7 @@ class SAMState(AbstractState):
     `cache` is None in opaque mode.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("steps_since_sync", "opt_state", "adv_state", "cache")
+    optax_fields = ("steps_since_sync", "opt_state", "adv_state", "cache")
 
     steps_since_sync: Count = shared()
     opt_state: State = nested()

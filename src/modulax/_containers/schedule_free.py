@@ -29,7 +29,7 @@ class ScheduleFreeState(AbstractState):
     count for schedules.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("b1", "weight_sum", "step_count", "max_lr", "base_optimizer_state", "z")
+    optax_fields = ("b1", "weight_sum", "step_count", "max_lr", "base_optimizer_state", "z")
 
     weight_sum: Float[Array, ""] = shared(kw_only=True)  # the second field in optax
     step_count: Count = shared(kw_only=True, origin=lambda rule: _first_step(rule))

@@ -11,11 +11,10 @@ from .._protocol.container import refuse_examples, required_part
 from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect, Move
-from .._support.arithmetic import default_float, safe_increment, safe_sqrt
+from .._support.arithmetic import default_float, loss_of, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
-from .._transforms.polyak import loss_of
 from .._transforms.running_norm import present, pushed
 from ..tree._math import norm
 from .gate import AbstractGate, hidden_infinities, step_unless_bad

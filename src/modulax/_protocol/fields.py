@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     # A constructor takes more types than the field then holds. Type checkers read the type of the argument from
     # `__set__`, and the type of the attribute from `__get__`. At run time the field is an ordinary one.
     class Number:
-        def __get__(self, instance: Any, owner: Any = None) -> Array | Any: ...
-        def __set__(self, instance: Any, value: ScalarOrSchedule) -> None: ...
-
-    class Hyperparameter:
         # Any, because both `float(optimizer.learning_rate)` and `optimizer.learning_rate.peak_value` must pass.
         def __get__(self, instance: Any, owner: Any = None) -> Any: ...
         def __set__(self, instance: Any, value: ScalarOrSchedule) -> None: ...
+
+    Hyperparameter: TypeAlias = Number
 
     class OptionalNumber:
         def __get__(self, instance: Any, owner: Any = None) -> Any: ...
@@ -114,6 +112,20 @@ def _as_numbers(xs: Any) -> Any:
     if not isinstance(xs, Iterable):
         return xs
     return tuple(_as_numbers(x) if isinstance(x, tuple) else as_number(x) for x in xs)
+
+
+def static(default: Any, *, least: int | None = None, converter: Callable[[Any], Any] | None = None) -> Any:
+    """Declare a field that is compiled into the program, such as a flag, a size or a dtype.
+
+    Write `equinox.field(static=True)` for one without a default.
+
+    Args:
+        default: default value of the field.
+        least: the least integer that is accepted.
+        converter: function that converts what the constructor is given.
+    """
+    given = {} if converter is None else {"converter": converter}
+    return eqx.field(static=True, default=default, metadata={} if least is None else {"least": least}, **given)
 
 
 def choice(options: tuple[str, ...], default: str, *, kw_only: bool = True) -> Any:

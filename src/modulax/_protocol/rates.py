@@ -111,7 +111,7 @@ def parts_over_run(transform: Any, state: Any = None) -> list[Any]:
 
 def is_of_library(transform: Any) -> bool:
     """Whether it is an optimizer of the library, and none that a user made of a class or a function."""
-    return type(transform).__module__.startswith("modulax._optimizers.")
+    return is_optimizer(transform) and type(transform).__module__.startswith("modulax._rules.")
 
 
 def _after(transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | None], place: _Place) -> list[Rate | None]:

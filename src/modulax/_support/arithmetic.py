@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Inexact, Int, Real
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, Inexact, Int, Real
 
 from .placement import typed_like
 
@@ -21,6 +21,11 @@ except AttributeError:  # JAX 0.7
 def default_float() -> np.dtype:
     """Return JAX's default float dtype: float32, or float64 under `jax_enable_x64`."""
     return jax.dtypes.canonicalize_dtype(float)
+
+
+def loss_of(value: ArrayLike) -> Float[Array, ""]:
+    """The extra argument `value` in the dtype of the numbers that all leaves share."""
+    return jnp.asarray(value).astype(default_float())
 
 
 def dtype_in_program(dtype: Any) -> Any:

@@ -45,7 +45,10 @@ else:
             return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
 
         def __dir__(cls) -> list[str]:
-            return [name for name in super().__dir__() if not name.startswith("_") or name in cls._operators]
+            # `help` shows the defaults of fields in the signature, and would print the docstring of a direction.
+            fields = getattr(cls, "__dataclass_fields__", ())
+            names = [name for name in super().__dir__() if name not in fields]
+            return [name for name in names if not name.startswith("_") or name in cls._operators]
 
     _AbstractModule = _ModuleType("_AbstractModule", (eqx.Module,), {"__module__": __name__})
 
@@ -126,6 +129,9 @@ class AbstractState(AbstractModule):
 
     `modulax.tree.map_params`, `state_sharding`, `describe` and `checkpoint.restore` rely on these declarations.
     """
+
+    optax_fields: ClassVar[tuple[str, ...] | None] = None
+    """The fields of optax's state in its order, those here by name: `"t=count"` if optax calls one differently."""
 
     optax_forms: ClassVar[tuple[str, ...]] = ()
     """Fields that optax keeps in the form of `follow="optax"`."""
@@ -284,13 +290,13 @@ def with_fields(module: M, **values: Any) -> M:
 
 
 def from_same_fields(cls: type[M], other: Any, **values: Any) -> M:
-    """Make a Module from the values of the fields that another one has under the same names.
+    """Make a Module from the values of the attributes that another one has under the names of its fields.
 
     Args:
         cls: the class to make.
-        other: the Module whose values are taken.
+        other: the Module whose values are taken: of its fields, and of the constants of its class.
         values: fields whose values are not those of the other one, or that it does not have.
     """
-    names = {field.name for field in dataclasses.fields(other)}
-    taken = {f.name: getattr(other, f.name) for f in dataclasses.fields(cls) if f.name in names}  # pyright: ignore
-    return cls(**{**taken, **values})
+    names = other.__dataclass_fields__  # with the constants, which `dataclasses.fields` leaves out
+    fields = {f.name: getattr(other, f.name) for f in dataclasses.fields(cls) if f.name in names}  # pyright: ignore
+    return cls(**fields | values)

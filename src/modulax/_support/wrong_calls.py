@@ -177,7 +177,7 @@ class _Call:
         takes = f"takes {listing(self.positional)} by position" if n else "takes no argument by position"
         start = f"`{self.name}` {takes}, and {len(self.args)} values were given."
         names = [name for name in self.parameters if name not in self.positional and name not in self.kwargs]
-        if names[:1] == ["eps_root"] and isinstance(self.args[n], float) and self.args[n] > 0:
+        if self.is_optimizer and names[:1] == ["eps_root"] and isinstance(self.args[n], float) and self.args[n] > 0:
             names = ["weight_decay"]  # as in torch
         call = _Call(self.cls, self.args[:n], self.kwargs | dict(zip(names, self.args[n:], strict=False)))
         remedy = call.fault() or f"Give the others by name, such as `{call}`."

@@ -7,7 +7,7 @@ an evaluation.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,19 +16,18 @@ import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
 from .._protocol.fields import Number, number
-from .._support.arithmetic import default_float
+from .._support.arithmetic import default_float, loss_of
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, State, Updates
 from .line import AbstractLinesearch, Line, Scalar, Trial, bounded_loop, miss, report
-from .polyak import loss_of
 from .zoom import ScaleByZoomLinesearchState
 
 
 class BacktrackingLinesearchInfo(AbstractState):
     """Result of a backtracking line search: number of evaluations, and by how much the step misses the condition."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("num_linesearch_steps", "decrease_error")
+    optax_fields = ("num_linesearch_steps", "decrease_error")
 
     num_linesearch_steps: Count
     decrease_error: Scalar
@@ -40,7 +39,7 @@ class ScaleByBacktrackingLinesearchState(AbstractState):
     `grad` is the gradient there with `store_grad`, else None.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("learning_rate", "value", "grad", "info")
+    optax_fields = ("learning_rate", "value", "grad", "info")
 
     learning_rate: Scalar = shared(metric=True)
     value: Scalar = shared()

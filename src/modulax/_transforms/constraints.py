@@ -13,7 +13,7 @@ from .._support.placement import typed_like
 class ZeroNaNsState(AbstractState):
     """State of `ZeroNaNs`: for each leaf, whether the last update contained a NaN."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("found_nan",)
+    optax_fields = ("found_nan",)
 
     found_nan: PyTree
 

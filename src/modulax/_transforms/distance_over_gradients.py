@@ -23,7 +23,7 @@ from ..tree._math import norm
 class ScaleByDistanceOverGradientsState(AbstractState):
     """State of `ScaleByDistanceOverGradients`: initial value, largest distance and sum of squares of each array."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("max_dist", "grad_sum_of_squares", "init_params")
+    optax_fields = ("max_dist", "grad_sum_of_squares", "init_params")
 
     max_dist: PyTree = like_params(nonnegative=True)
     grad_sum_of_squares: PyTree = like_params(nonnegative=True)

@@ -21,7 +21,7 @@ from ..tree._math import widened
 class HutchinsonState(AbstractState):
     """State of `HutchinsonDiagonal`: raw data of the key for the next estimate."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("key",)
+    optax_fields = ("key",)
 
     key: Array = shared()
 

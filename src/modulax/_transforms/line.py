@@ -21,14 +21,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._protocol.apply_updates import apply_updates
 from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import at_least_float32
+from .._support.arithmetic import at_least_float32, loss_of
 from .._support.checks import listing
 from .._support.tracing import call_user
 from .._support.types import Params, Updates
 from .._support.varying import carried
 from ..tree._math import inner
 from ..tree._paths import leaves_by_names
-from .polyak import loss_of
 
 Carry = TypeVar("Carry")
 

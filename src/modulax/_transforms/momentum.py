@@ -1,6 +1,6 @@
 """Momentum, the exponential moving average, and the sum of several updates."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from .._support.types import Count, Shared
 class TraceState(AbstractState):
     """State of `Trace`: the accumulated updates."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("trace",)
+    optax_fields = ("trace",)
 
     trace: PyTree = like_params(moment=lambda rule: 1 - rule.decay)
 
@@ -65,7 +65,7 @@ class Trace(AbstractLeafwise[TraceState]):
 class EmaState(AbstractState):
     """State of `Ema`: step count, and the average without bias correction."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("count", "ema")
+    optax_fields = ("count", "ema")
 
     ema: PyTree = like_params(moment=1.0)
     count: Shared[Count] = counter()
@@ -107,7 +107,7 @@ class Ema(AbstractLeafwise[EmaState]):
 class ApplyEveryState(AbstractState):
     """State of `ApplyEvery`: number of updates since the sum was last released, and the sum."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("count", "grad_acc")
+    optax_fields = ("count", "grad_acc")
 
     grad_acc: PyTree = like_params(exact=True)
     # The count starts again after every sum, so that no schedule can follow it.

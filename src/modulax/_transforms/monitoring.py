@@ -116,7 +116,7 @@ def _kept(measurement: PyTree, before: PyTree, owner: str) -> PyTree:
 class SnapshotState(AbstractState):
     """State of `Snapshot`: the last measurement, under its name."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("measurement",)
+    optax_fields = ("measurement",)
 
     measurement: dict[str, PyTree] = shared(metric=True)
 
@@ -160,7 +160,7 @@ class MonitorState(AbstractState):
     The name of a measurement occurs in it only once, so that `tree.get(state, name)` finds the measurement.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("measurements", "measure_states")
+    optax_fields = ("measurements", "measure_states")
 
     measurements: dict[str, PyTree] = shared(metric=True)
     measure_states: tuple[State, ...] = shared()

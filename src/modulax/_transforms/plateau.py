@@ -10,11 +10,10 @@ from jaxtyping import Array, Float
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import Effect
-from .._support.arithmetic import default_float, safe_increment
+from .._support.arithmetic import default_float, loss_of, safe_increment
 from .._support.checks import FRACTION, NEVER_NEGATIVE, NON_NEGATIVE, PROPER_FRACTION, WHOLE, WHOLE_OR_ZERO
 from .._support.module import AbstractState, counter, shared
 from .._support.types import Count, Shared
-from .polyak import loss_of
 
 
 class ReduceLROnPlateauState(AbstractState):
@@ -25,7 +24,7 @@ class ReduceLROnPlateauState(AbstractState):
     number and mean of the values accumulated so far.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = (
+    optax_fields = (
         "scale",
         "best_value",
         "plateau_count",

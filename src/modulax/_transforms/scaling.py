@@ -1,7 +1,5 @@
 """Multiplication by a constant, a schedule, or a learning rate."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.tree_util as jtu
 
@@ -34,7 +32,7 @@ class Scale(AbstractLeafwise):
 class ScaleByScheduleState(AbstractState):
     """State of a factor that follows a schedule: step count."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("count",)
+    optax_fields = ("count",)
 
     count: Shared[Count] = counter()
 

@@ -1,6 +1,6 @@
 """Zoom line search for the strong Wolfe conditions; `line.py` explains what it shares with `backtracking.py`."""
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,7 +25,7 @@ class ZoomLinesearchInfo(AbstractState):
     too short.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("num_linesearch_steps", "decrease_error", "curvature_error")
+    optax_fields = ("num_linesearch_steps", "decrease_error", "curvature_error")
 
     num_linesearch_steps: Count
     decrease_error: Scalar
@@ -35,7 +35,7 @@ class ZoomLinesearchInfo(AbstractState):
 class ScaleByZoomLinesearchState(AbstractState):
     """State of `ScaleByZoomLinesearch`: the last step size, and loss and gradient at the new parameters."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("learning_rate", "value", "grad", "info")
+    optax_fields = ("learning_rate", "value", "grad", "info")
 
     learning_rate: Scalar = shared(metric=True)
     value: Scalar = shared()

@@ -49,7 +49,7 @@ class AccumulateAvgUpdatesState(AbstractState):
     The counters are None for a single accumulation step.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("micro_step", "ready", "avg_grad")
+    optax_fields = ("micro_step", "ready", "avg_grad")
 
     avg_grad: PyTree = like_params(exact=True)
     micro_step: Shared[Count] = shared(None, kw_only=True)

@@ -38,7 +38,7 @@ class PerElementMeanAndSumSqDiffGradsState(AbstractState):
     differences from it.
     """
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("micro_step", "ready", "mean_grads", "sum_sq_diff_grads")
+    optax_fields = ("micro_step", "ready", "mean_grads", "sum_sq_diff_grads")
 
     micro_step: Count = shared()
     ready: Bool[Array, ""] = shared()
@@ -147,7 +147,7 @@ def _zeros_of_means(params: Params) -> PyTree:
 class PerElementMeanAndVarianceEMAState(AbstractState):
     """The state of `TrackPerElementMeanAndVarianceWithEma`: the step count, the decay rate, and both averages."""
 
-    optax_fields: ClassVar[tuple[str, ...]] = ("count", "ema_decay", "mean_grads_ema", "variance_grads_ema")
+    optax_fields = ("count", "ema_decay", "mean_grads_ema", "variance_grads_ema")
 
     count: Count = shared()
     ema_decay: Float[Array, ""] = shared()

@@ -17,20 +17,18 @@ from .._containers.injected import Injected, inject_hyperparams as _inject
 from .._containers.masked import Masked, selective_transform as _selective_transform
 from .._containers.partition import Partition
 from .._containers.reshaping import Flatten
-from .._optimizers.adadelta import Adadelta
-from .._optimizers.noise import NoisySGD
-from .._optimizers.sophia import Sophia
 from .._protocol.container import in_dtypes_of
 from .._protocol.transform import everything_in
+from .._rules.adadelta import Adadelta, ScaleByAdadelta
+from .._rules.adam import ScaleByAdam
+from .._rules.noise import AddNoise, NoisySGD
+from .._rules.optimistic import ScaleByOptimisticGradient
+from .._rules.privacy import DifferentiallyPrivateAggregate
+from .._rules.sophia import Sophia
 from .._support.checks import listing, suggestion
-from .._transforms.adadelta import ScaleByAdadelta
-from .._transforms.adam import ScaleByAdam
 from .._transforms.backtracking import value_and_grad_from_state as _value_and_grad_from_state
 from .._transforms.basic import Identity, SetToZero, Stateless
 from .._transforms.hessian_diagonal import HutchinsonDiagonal
-from .._transforms.noise import AddNoise
-from .._transforms.optimistic import ScaleByOptimisticGradient
-from .._transforms.privacy import DifferentiallyPrivateAggregate
 from .._transforms.regularization import AddDecayedWeights
 from .._transforms.scaling import ScaleByLearningRate
 from ..losses import dice_loss as _dice_loss
@@ -157,7 +155,7 @@ def optimistic_adam(
     if callable(learning_rate):
         raise ValueError("`optax.optimistic_adam` takes no schedule: write `optax.optimistic_adam_v2`.")
     return Chain(
-        ScaleByAdam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        ScaleByAdam(b1, b2, eps, eps_root=eps_root, mu_dtype=mu_dtype, nesterov=nesterov),
         ScaleByOptimisticGradient(learning_rate, learning_rate if optimism is None else optimism),
         ScaleByLearningRate(1.0),
     )

@@ -9,11 +9,11 @@ from jaxtyping import PyTree
 
 from .._containers.optax_adapters import FromFunctions, FromFunctionsState, FromOptax, FromOptaxState
 from .._protocol.transform import EmptyState as OurEmptyState
+from .._rules.adafactor import ScaleByFactoredRMS
+from .._rules.galore import ScaleByGaLore
+from .._rules.lbfgs import ScaleByLBFGS
 from .._support.module import with_fields
-from .._transforms.adafactor import ScaleByFactoredRMS
 from .._transforms.distance_over_gradients import ScaleByDistanceOverGradients
-from .._transforms.galore import ScaleByGaLore
-from .._transforms.lbfgs import ScaleByLBFGS
 from .._transforms.regularization import AddDecayedWeights
 from ..aggregate import AverageIncrementallyUpdates
 from ._layouts import (

@@ -1,0 +1,322 @@
+"""Apollo: the gradient, scaled by factors that Adam would have in a low-rank projection."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from .. import authoring as ma
+from .._support.arithmetic import is_due, real_dtype
+from .._support.checks import AT_LEAST_ONE
+from .._support.keys import key, next_keys
+from .._transforms.decayed_step import DecayedStep
+from .._transforms.low_rank import directions
+from .._transforms.matrices import matrices_as
+from ..linalg._products import adjoint
+from .galore import GaLoreDimensionNumbers
+
+METHODS = ("random", "svd", "range")
+SCALES = ("channel", "tensor")
+_LEAST = 1e-8  # added to norms that are divided by
+
+
+class ApolloState(ma.AbstractState):
+    """State of `ScaleByApollo`: moments, projectors, norms of the last updates, key of the next projectors, step count.
+
+    The moments of a matrix are those of its projection. `projector` and `norm` are None for leaves that aren't
+    matrices.
+    """
+
+    mu: PyTree = ma.like_params(per_matrix=True)
+    nu: PyTree = ma.like_params(nonnegative=True, per_matrix=True)
+    projector: PyTree = ma.like_params(exact=True, per_matrix=True)
+    norm: PyTree = ma.like_params(exact=True, per_matrix=True)
+    key: ma.Shared[Array] = ma.shared(None)
+    count: ma.Shared[ma.Count] = ma.shared(None)
+
+
+class _Now(NamedTuple):
+    """The factor of all updates, and the key of the next projectors."""
+
+    scale: Array
+    key: Any = None
+
+
+class AbstractApolloRank(ma.AbstractFields):
+    r"""The hyperparameters of Apollo that are constants of Apollo-Mini.
+
+    Args:
+        rank: rank $r$ of the projection, at most the length of the smaller side. The authors take a quarter of it.
+        scale_type: `"channel"` for a factor of each channel, or `"tensor"` for one of each matrix.
+    """
+
+    rank: int = ma.static(256, least=1)
+    _: ma.KW_ONLY
+    scale_type: str = ma.choice(SCALES, "channel")
+
+
+class AbstractApollo(ma.AbstractFields):
+    r"""The hyperparameters of Apollo and Apollo-Mini.
+
+    Args:
+        update_proj_gap: number of steps between two computations of the projectors.
+        scale: $\alpha$, of which the root multiplies the updates of matrices.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the root of the uncorrected second moment.
+        method: `"random"`; or `"svd"` for singular vectors of the gradient, or `"range"`, as in `ScaleByGaLore`.
+        max_growth: $\gamma$, by which the norm of an update may exceed that of the last one; None for no bound.
+        scale_front: whether $\sqrt \alpha$ multiplies before the growth is bounded; the authors recommend it for
+            `ApolloMini` where the warm-up is short.
+        correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default their roles tell.
+        key: a seed, or a JAX key, for the projectors.
+    """
+
+    update_proj_gap: ma.Number = ma.number(200, needs=ma.WHOLE)
+    scale: ma.Number = ma.number(1.0, needs=ma.NON_NEGATIVE)
+    b1: ma.Number = ma.number(0.9, needs=ma.DECAY)
+    b2: ma.Number = ma.number(0.999, needs=ma.DECAY)
+    eps: ma.Number = ma.number(1e-6)
+    _: ma.KW_ONLY
+    method: str = ma.choice(METHODS, "random")
+    max_growth: ma.OptionalNumber = ma.number(1.01, needs=AT_LEAST_ONE, optional=True)
+    scale_front: bool = ma.static(False)
+    correct_bias: bool = ma.static(True)
+    weight_dimension_numbers: Any = ma.static(None, converter=matrices_as(GaLoreDimensionNumbers))
+    key: Any = key()
+
+
+class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[ApolloState]):
+    r"""Scales the gradient of every matrix as Adam scales its low-rank projection: the direction of Apollo.
+
+    $$
+    \begin{aligned}
+    R_t &= P_t^\top g_t \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) R_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |R_t|^2 \\
+    d_t &= m_t / (\sqrt{v_t} + \varepsilon), \qquad s_j = \|d_{t, j}\| / (\|R_{t, j}\| + 10^{-8}) \\
+    \hat u_{t, ij} &= s_j\, g_{t, ij}, \qquad
+        \bar u_t = \hat u_t / \max(1, \|\hat u_t\| / (\gamma (\|\bar u_{t-1}\| + 10^{-8}))) \\
+    u_t &= \sqrt \alpha\, \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\, \bar u_t
+    \end{aligned}
+    $$
+
+    for a matrix with at most as many rows as columns $j$; if there are more rows, the columns are projected, and each
+    row has a factor. With `scale_type="tensor"`, the norms are those of whole matrices, and there is one factor. The
+    bound of the growth does not apply to the first update, nor to one after an update of zero.
+
+    The entries of $P$ are normal with a variance of $1 / r$, and drawn again every `update_proj_gap` steps; the moments
+    stay. Leaves that aren't matrices have the direction of Adam, with $\varepsilon$ added before the bias correction.
+
+    Args:
+        rank: rank $r$ of the projection, at most the length of the smaller side. The authors take a quarter of it.
+        update_proj_gap: number of steps between two computations of the projectors.
+        scale: $\alpha$, of which the root multiplies the updates of matrices.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the root of the uncorrected second moment.
+        scale_type: `"channel"` for a factor of each channel, or `"tensor"` for one of each matrix.
+        method: `"random"`; or `"svd"` for singular vectors of the gradient, or `"range"`, as in `ScaleByGaLore`.
+        max_growth: $\gamma$, by which the norm of an update may exceed that of the last one; None for no bound.
+        scale_front: whether $\sqrt \alpha$ multiplies before the growth is bounded; the authors recommend it for
+            `ApolloMini` where the warm-up is short.
+        correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default their roles tell.
+        key: a seed, or a JAX key, for the projectors.
+
+    References:
+        Zhu et al., [APOLLO: SGD-like Memory, AdamW-level Performance](https://arxiv.org/abs/2412.05270), 2024, and the
+        authors' [code](https://github.com/zhuhanqing/APOLLO).
+    """
+
+    improved: ClassVar = ("projector", "key")
+    others: ClassVar = "array"
+    is_for_hidden_layers: ClassVar = True
+
+    def init_matrix(self, x):
+        *batch, rows, columns = x.shape
+        r = min(self.rank, rows, columns)
+        low = (*batch, r, columns) if _has_few_rows(x) else (*batch, rows, r)
+        projector = jnp.zeros((*batch, min(rows, columns), r), x.dtype)
+        mu = jnp.zeros(low, x.dtype)
+        nu = ma.second_moment_like(mu)
+        return ApolloState(mu, nu, projector, jnp.zeros(batch, nu.dtype))
+
+    def init_other(self, x):
+        return ApolloState(jnp.zeros_like(x), ma.second_moment_like(x), None, None)
+
+    def init_shared(self, params):
+        del params
+        return {"key": jnp.array(self.key, copy=True)}
+
+    def prepare(self, count):
+        t = count + 1
+        scale = ma.safe_sqrt(ma.bias(self.b2, t)) / ma.bias(self.b1, t)
+        return _Now(scale if self.correct_bias else jnp.ones_like(scale))
+
+    def is_time(self, now, count):
+        del now
+        return is_due(count, self.update_proj_gap)
+
+    def _improve_drawn(self, now, g, s, drawn):
+        r = s.projector.shape[-1]
+        projector = directions(g, r, _has_few_rows(g), self.method) if drawn is None else drawn / r**0.5
+        return g, dataclasses.replace(s, projector=projector)
+
+    def update_matrix(self, now, g, s, p):
+        del p
+        low = g
+        if s.projector is not None:
+            low = adjoint(s.projector) @ g if _has_few_rows(g) else g @ s.projector
+        mu, nu = ma.moment(self.b1, s.mu, low), ma.moment(self.b2, s.nu, ma.abs_sq(low))
+        u, norm = mu / (self.eps + ma.safe_sqrt(nu)), s.norm
+        if norm is not None:
+            u, norm = self._scaled(g, low, u, norm)
+        return now.scale * u, dataclasses.replace(s, mu=mu, nu=nu, norm=norm)
+
+    def _scaled(self, g: Array, low: Array, d: Array, last: Array) -> tuple[Array, Array]:
+        """Scaled gradients, and their norms before the last factor, given what Adam does in the projection."""
+        axes: Any = (-2, -1) if self.scale_type == "tensor" else -2 if _has_few_rows(g) else -1
+        root = ma.safe_sqrt(self.scale)
+        u = _norm(d, axes) / (_LEAST + _norm(low, axes)) * g
+        u = root * u if self.scale_front else u
+        norm = _norm(u, (-2, -1))
+        if self.max_growth is not None:
+            last = last[..., None, None]
+            most = jnp.where(last > 0, self.max_growth * (_LEAST + last), norm)
+            shrinkage = jnp.minimum(1, most / jnp.where(norm > 0, norm, 1))
+            u, norm = shrinkage * u, shrinkage * norm
+        return u if self.scale_front else root * u, norm[..., 0, 0]
+
+    def _drawn(self, now, state, gs, states):
+        if self.method != "random":
+            return now._replace(key=state.key), [None] * len(gs)
+        key, drawn = standard_normal(state.key, [s.projector for s in states])
+        return now._replace(key=key), drawn
+
+
+def _has_few_rows(x: Array) -> bool:
+    """Whether the rows of matrices are projected; those of square ones are."""
+    return x.shape[-2] <= x.shape[-1]
+
+
+def standard_normal(raw: Array, like: Sequence[Array]) -> tuple[Array, list[Array]]:
+    """Return the next key data, and standard normal numbers in the shapes of arrays, in at least float32."""
+    kept, keys = next_keys(raw, len(like))
+    dtypes = [ma.at_least_float32(real_dtype(x.dtype)) for x in like]
+    return kept, [jax.random.normal(k, x.shape, d) for k, x, d in zip(keys, like, dtypes, strict=True)]
+
+
+def _norm(x: Array, axes: Any) -> Array:
+    return ma.safe_sqrt(jnp.sum(ma.abs_sq(x), axis=axes, keepdims=True))
+
+
+class Apollo(ma.AbstractDecayed, AbstractApollo, AbstractApolloRank, ma.AbstractRated):
+    r"""AdamW with the memory of SGD: scales each channel of a gradient as Adam scales its random projection.
+
+        optimizer = Apollo(1e-2, rank=256)
+
+    $$
+    \begin{aligned}
+    R_t &= P_t^\top g_t \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) R_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |R_t|^2 \\
+    d_t &= m_t / (\sqrt{v_t} + \varepsilon), \qquad s_j = \|d_{t, j}\| / (\|R_{t, j}\| + 10^{-8}) \\
+    \hat u_{t, ij} &= s_j\, g_{t, ij}, \qquad
+        \bar u_t = \hat u_t / \max(1, \|\hat u_t\| / (\gamma (\|\bar u_{t-1}\| + 10^{-8}))) \\
+    w_{t+1} &= (1 - \eta \lambda) \left( w_t
+        - \eta \sqrt \alpha\, \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\, \bar u_t \right)
+    \end{aligned}
+    $$
+
+    for a matrix with at most as many rows as columns $j$, with $g_t$ the gradient at $w_t$ and $m_0 = v_0 = 0$. If
+    there are more rows, the columns are projected, and each row has a factor. The entries of $P$ are normal with a
+    variance of $1 / r$, and drawn again every `update_proj_gap` steps. Parameters that aren't matrices are trained by
+    Adam, with $\varepsilon$ added before the bias correction.
+
+    `ApolloMini` has a projection of rank 1.
+
+    Args:
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        rank: rank $r$ of the projection, at most the length of the smaller side. The authors take a quarter of it.
+        update_proj_gap: number of steps between two computations of the projectors.
+        scale: $\alpha$, of which the root multiplies the updates of matrices.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the root of the uncorrected second moment.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        scale_type: `"channel"` for a factor of each channel, or `"tensor"` for one of each matrix.
+        method: `"random"`; or `"svd"` for singular vectors of the gradient, or `"range"`, as in `ScaleByGaLore`.
+        max_growth: $\gamma$, by which the norm of an update may exceed that of the last one; None for no bound.
+        scale_front: whether $\sqrt \alpha$ multiplies before the growth is bounded; the authors recommend it for
+            `ApolloMini` where the warm-up is short.
+        correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default their roles tell.
+        key: a seed, or a JAX key, for the projectors.
+
+    References:
+        Zhu et al., [APOLLO: SGD-like Memory, AdamW-level Performance](https://arxiv.org/abs/2412.05270), 2024, and the
+        authors' [code](https://github.com/zhuhanqing/APOLLO).
+    """
+
+    direction = ScaleByApollo
+    learning_rate: ma.Number = ma.number(1e-3)
+
+    def transform(self) -> ma.Chain:
+        return ma.Chain(*self.directions(), self._part(DecayedStep, after=True))
+
+
+class ApolloMini(ma.AbstractDecayed, AbstractApollo, ma.AbstractRated):
+    r"""Apollo with a projection of rank 1: one factor for each matrix, and hardly any state.
+
+        optimizer = ApolloMini(1e-2)
+
+    $$
+    \begin{aligned}
+    r_t &= p_t^\top g_t \\
+    m_t &= \beta_1 m_{t-1} + (1 - \beta_1) r_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2) |r_t|^2 \\
+    d_t &= m_t / (\sqrt{v_t} + \varepsilon), \qquad \hat u_t = g_t \|d_t\| / (\|r_t\| + 10^{-8}) \\
+    \bar u_t &= \hat u_t / \max(1, \|\hat u_t\| / (\gamma (\|\bar u_{t-1}\| + 10^{-8}))) \\
+    w_{t+1} &= (1 - \eta \lambda) \left( w_t
+        - \eta \sqrt \alpha\, \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}\, \bar u_t \right)
+    \end{aligned}
+    $$
+
+    for a matrix with at most as many rows as columns, with $g_t$ the gradient at $w_t$ and $m_0 = v_0 = 0$. If there
+    are more rows, the columns are projected. The entries of the vector $p$ are standard normal, and drawn again every
+    `update_proj_gap` steps. It is `Apollo(rank=1, scale_type="tensor", scale=128.0)`. Parameters that aren't matrices
+    are trained by Adam.
+
+    Args:
+        learning_rate: learning rate $\eta$, a number or a schedule.
+        update_proj_gap: number of steps between two computations of the projectors.
+        scale: $\alpha$, of which the root multiplies the updates of matrices.
+        b1: exponential decay rate $\beta_1$ of the first moment.
+        b2: exponential decay rate $\beta_2$ of the second moment.
+        eps: $\varepsilon$, added to the root of the uncorrected second moment.
+        weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
+        mask: which parameters decay, as in `AddDecayedWeights`; by default all.
+        method: `"random"`; or `"svd"` for singular vectors of the gradient, or `"range"`, as in `ScaleByGaLore`.
+        max_growth: $\gamma$, by which the norm of an update may exceed that of the last one; None for no bound.
+        scale_front: whether $\sqrt \alpha$ multiplies before the growth is bounded; the authors recommend it for
+            `ApolloMini` where the warm-up is short.
+        correct_bias: whether to multiply by $\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$.
+        weight_dimension_numbers: which parameters are matrices, as in `ScaleByGaLore`; by default their roles tell.
+        key: a seed, or a JAX key, for the projectors.
+
+    References:
+        Zhu et al., [APOLLO: SGD-like Memory, AdamW-level Performance](https://arxiv.org/abs/2412.05270), 2024, and the
+        authors' [code](https://github.com/zhuhanqing/APOLLO).
+    """
+
+    direction = ScaleByApollo
+    rank: ClassVar[int] = 1
+    scale_type: ClassVar[str] = "tensor"
+    learning_rate: ma.Number = ma.number(1e-3)
+    scale: ma.Number = ma.number(128.0, needs=ma.NON_NEGATIVE)
+
+    def transform(self) -> ma.Chain:
+        return ma.Chain(*self.directions(), self._part(DecayedStep, after=True))
