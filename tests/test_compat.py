@@ -1,5 +1,6 @@
 """`modulax.compat`: the names, arguments and defaults of optax, and the transforms that come back."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -115,7 +116,7 @@ def path_of(function: Any) -> str:
 def same(a: Any, b: Any) -> bool:
     """Whether two transforms or schedules are of one class, with equal numbers and options; masks are not compared."""
     if isinstance(a, mx.AbstractTransform | mx.AbstractSchedule):
-        fields = a.__dataclass_fields__ if isinstance(a, type(b)) else {}
+        fields = [field.name for field in dataclasses.fields(a)] if isinstance(a, type(b)) else []
         return isinstance(a, type(b)) and all(
             same(getattr(a, f), getattr(b, f)) for f in fields if "mask" not in f and f != "labels"
         )
