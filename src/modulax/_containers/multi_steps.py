@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 
 from .._protocol.container import required_part
-from .._protocol.fields import Hyperparameter, required_number
+from .._protocol.fields import Number, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect, Move, everything_in, zeros_returned
 from .._support.arithmetic import abs_sq, at_least_float32, safe_increment, zeros_in
@@ -73,7 +73,7 @@ class MultiSteps(AbstractGate):
     """
 
     inner: AbstractTransform = required_part(state="inner_opt_state")
-    every_k: Hyperparameter = required_number(needs=WHOLE)
+    every_k: Number = required_number(needs=WHOLE)
     use_grad_mean: bool = eqx.field(static=True, default=True)
     should_skip: Callable[[Updates, Array, Params | None], tuple[Bool[Array, ""], PyTree]] | None = eqx.field(
         static=True, default=None

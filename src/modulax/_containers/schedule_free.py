@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from .._protocol.container import in_dtypes_of, required_part
-from .._protocol.fields import Hyperparameter, followed, number, required_number
+from .._protocol.fields import Number, followed, number, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect
 from .._support.arithmetic import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
@@ -84,9 +84,9 @@ class ScheduleFree(AbstractSteering):
     """
 
     base_optimizer: AbstractTransform = required_part(state="base_optimizer_state")
-    learning_rate: Hyperparameter = required_number()
-    b1: Hyperparameter = number(0.9, needs=FRACTION)
-    weight_lr_power: Hyperparameter = number(2.0)
+    learning_rate: Number = required_number()
+    b1: Number = number(0.9, needs=FRACTION)
+    weight_lr_power: Number = number(2.0)
     state_dtype: DTypeLike | None = eqx.field(static=True, default=None)
     _: dataclasses.KW_ONLY
     follow: Follow = followed()

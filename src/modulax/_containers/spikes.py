@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._protocol.container import refuse_examples, required_part
-from .._protocol.fields import Hyperparameter, OptionalNumber, choice, number
+from .._protocol.fields import Number, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect, Move
 from .._support.arithmetic import default_float, loss_of, safe_increment, safe_sqrt
@@ -83,7 +83,7 @@ class SkipSpikes(AbstractGate):
 
     inner: AbstractTransform = required_part()
     window: int = eqx.field(static=True, default=128, metadata={"least": 2})
-    factor: Hyperparameter = number(6.0, needs=POSITIVE)
+    factor: Number = number(6.0, needs=POSITIVE)
     by: Literal["norm", "loss", "both"] = choice(("norm", "loss", "both"), "norm", kw_only=False)
     warmup_steps: OptionalNumber = number(None, needs=NON_NEGATIVE, optional=True)
 

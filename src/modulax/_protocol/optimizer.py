@@ -33,8 +33,8 @@ class AbstractOptimizer(AbstractTransform):
     """A named optimizer: fields for its hyperparameters, and `transform()`, which composes it from transforms.
 
         class Momentum(AbstractOptimizer):
-            learning_rate: Hyperparameter = required_number()
-            decay: Hyperparameter = number(0.9)
+            learning_rate: Number = required_number()
+            decay: Number = number(0.9)
 
             def transform(self):
                 return Chain(Trace(self.decay), ScaleByLearningRate(self.learning_rate))

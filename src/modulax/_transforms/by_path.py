@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from .._protocol.fields import Hyperparameter, required_number, required_numbers
+from .._protocol.fields import Number, required_number, required_numbers
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, as_labels
 from .._protocol.patterns import by_path
@@ -130,7 +130,7 @@ class ScaleByDepth(AbstractLeafwise):
         2018. Bao et al., [BEiT: BERT Pre-Training of Image Transformers](https://arxiv.org/abs/2106.08254), 2021.
     """
 
-    factor: Hyperparameter = required_number(needs=POSITIVE._replace(usual=(0, 1)))
+    factor: Number = required_number(needs=POSITIVE._replace(usual=(0, 1)))
     exponents: Any = eqx.field(static=True, converter=as_labels)
     axis: int = eqx.field(static=True, default=0)
 

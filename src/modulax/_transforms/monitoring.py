@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.fields import Hyperparameter, required_number
+from .._protocol.fields import Number, required_number
 from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.transform import AbstractTransform, EmptyState, extra_arguments
 from .._support.arithmetic import at_least_float32, default_float, safe_increment
@@ -251,7 +251,7 @@ class MeasureWithEma(AbstractMeasure):
     """
 
     measure: Any = eqx.field(converter=as_measure)
-    decay: Hyperparameter = required_number(needs=DECAY)
+    decay: Number = required_number(needs=DECAY)
     debias: bool = eqx.field(static=True, default=True)
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
 

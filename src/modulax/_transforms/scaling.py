@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax.tree_util as jtu
 
-from .._protocol.fields import Hyperparameter, Number, required_number
+from .._protocol.fields import Number, required_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.schedule import is_schedule
 from .._protocol.transform import Effect, EmptyState
@@ -46,7 +46,7 @@ class ScaleBySchedule(AbstractLeafwise[ScaleByScheduleState]):
         step_size: schedule $\alpha$.
     """
 
-    step_size: Hyperparameter = required_number()
+    step_size: Number = required_number()
 
     def init_leaf(self, p):
         del p
@@ -73,7 +73,7 @@ class ScaleByLearningRate(AbstractLeafwise):
         flip_sign: whether to flip the sign, for minimization.
     """
 
-    learning_rate: Hyperparameter = required_number()
+    learning_rate: Number = required_number()
     flip_sign: bool = eqx.field(static=True, default=True)
 
     def init_leaf(self, p):
