@@ -81,15 +81,25 @@ class AbstractRated(AbstractOptimizer):
 
     learning_rate: Number = required_number()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        below = cls.__mro__[cls.__mro__.index(AbstractRated) :]
+        if groups := [base.__name__ for base in below if issubclass(base, AbstractFields)]:
+            # Otherwise its fields would come first, and the methods of `AbstractDecayed` would not be called.
+            raise TypeError(f"`class {cls.__name__}`: write `AbstractRated` after `{groups[0]}`, as the last base.")
+
     def directions(self) -> Sequence[AbstractTransform]:
         """Return the transforms before the weight decay and the learning rate."""
+        if not hasattr(type(self), "direction"):
+            name = type(self).__name__
+            raise TypeError(f"`{name}` has no direction: write `direction = ...` in its class, or `directions()`.")
         return [self._part(self.direction)]
 
     def decays(self) -> Sequence[AbstractTransform]:
         """Return the transforms between the direction and the learning rate."""
         return []
 
-    def transform(self) -> AbstractTransform:
+    def transform(self) -> Any:  # a `Chain`, but subclasses return others
         """Return the chain of the direction, the weight decay and the learning rate."""
         return Chain(*self.directions(), *self.decays(), ScaleByLearningRate(self.learning_rate))
 
