@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from .._protocol.container import AbstractContainer, required_part
-from .._protocol.masks import as_labels, mask_or_all
+from .._protocol.masks import Mask, mask, mask_or_all
 from .._protocol.transform import AbstractTransform
 from .._support.keys import key, next_keys
 from .._support.module import AbstractState, nested, shared
@@ -85,7 +85,7 @@ class LowBit(AbstractContainer):
     inner: AbstractTransform = required_part()
     bits: int = eqx.field(static=True, default=8)
     block: int = eqx.field(static=True, default=128)
-    where: Any = eqx.field(static=True, default=None, converter=as_labels)
+    where: Mask = mask()
     min_size: int = eqx.field(static=True, default=4096)
     stochastic: bool = eqx.field(static=True, default=True, kw_only=True)
     key: Any = key()

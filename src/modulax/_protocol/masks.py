@@ -11,8 +11,9 @@ values.
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
@@ -250,6 +251,15 @@ def as_labels(x: Any) -> AbstractLabels | None:
     # `callable` alone would take a tree of labels that is a callable Module for a function.
     is_plain_leaf = jtu.all_leaves([x])
     return _Function(x) if callable(x) and is_plain_leaf else _Tree(x)
+
+
+# What a constructor takes: booleans for each leaf, a function of the parameters, or `by_path`, `by_role` and the like.
+Mask: TypeAlias = Any
+
+
+def mask() -> Any:
+    """Declare a field that selects leaves of the parameters; None, the default, selects all."""
+    return eqx.field(static=True, default=None, converter=as_labels)
 
 
 def not_in(mask: Any) -> AbstractLabels:

@@ -1,7 +1,6 @@
 """ACProp: gradients divided by the standard deviation of the gradients before them."""
 
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
 from .. import authoring as ma
 from .adabelief import AbstractBelief
@@ -14,9 +13,9 @@ class ScaleByACPropState(ma.AbstractState):
     optax_fields = ("count", "mu", "nu")
     optax_forms = ("nu",)
 
-    mu: PyTree = ma.like_params(moment=1.0)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
     # The deviation from the new first moment is `b1` times that from the previous one.
-    nu: PyTree = ma.like_params(
+    nu: ma.PyTree = ma.like_params(
         nonnegative=True,
         form=lambda rule: rule.follow,
         scale=lambda rule, state: 1 if rule.follow == "paper" else rule.b1**2,

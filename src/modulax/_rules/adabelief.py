@@ -1,9 +1,6 @@
 """AdaBelief: Adam with the variance of the gradient around its first moment in the denominator."""
 
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
 from .. import authoring as ma
 from .adam import adam_numbers, corrected_mean
@@ -14,8 +11,8 @@ class ScaleByBeliefState(ma.AbstractState):
 
     optax_fields = ("count", "mu", "nu")
 
-    mu: PyTree = ma.like_params(moment=1.0)
-    nu: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -111,7 +108,7 @@ class AdaBelief(ma.AbstractNesterov, AbstractBelief, ma.AbstractRated):
     direction = ScaleByBelief
     _: ma.KW_ONLY
     weight_decay: ma.OptionalNumber = ma.number(None, optional=True)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
     def decays(self):
         return [] if self.weight_decay is None else [ma.AddDecayedWeights(self.weight_decay, self.mask)]

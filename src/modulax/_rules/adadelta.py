@@ -1,9 +1,5 @@
 """Adadelta: gradients rescaled to the size of past updates."""
 
-from typing import Any
-
-from jaxtyping import PyTree
-
 from .. import authoring as ma
 from .._support.arithmetic import depend_on
 
@@ -13,8 +9,8 @@ class ScaleByAdadeltaState(ma.AbstractState):
 
     optax_fields = ("e_g", "e_x")
 
-    e_g: PyTree = ma.like_params(nonnegative=True)
-    e_x: PyTree = ma.like_params(nonnegative=True)
+    e_g: ma.PyTree = ma.like_params(nonnegative=True)
+    e_x: ma.PyTree = ma.like_params(nonnegative=True)
 
 
 class AbstractAdadelta(ma.AbstractFields):
@@ -94,7 +90,7 @@ class Adadelta(AbstractAdadelta, ma.AbstractRated):
     direction = ScaleByAdadelta
     learning_rate: ma.Number = ma.number(1.0)
     weight_decay: ma.Number = ma.number(0.0)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
     def directions(self):
         return [self._part(ma.AddDecayedWeights), *super().directions()]

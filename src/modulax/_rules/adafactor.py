@@ -5,7 +5,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._support.arithmetic import mean, real_dtype
@@ -22,7 +21,7 @@ def power_decay(step: Any, exponent: Any) -> Any:
     return 1 - (step + 1) ** (-exponent)
 
 
-def factors_like(p: Array, axes: tuple[int, int]) -> tuple[Array, Array]:
+def factors_like(p: ma.Array, axes: tuple[int, int]) -> tuple[ma.Array, ma.Array]:
     """Zeros for the means over each of two axes."""
     dtype = ma.at_least_float32(real_dtype(p.dtype))
     row, col = (jnp.zeros(np.delete(p.shape, axis), dtype) for axis in axes)
@@ -30,8 +29,8 @@ def factors_like(p: Array, axes: tuple[int, int]) -> tuple[Array, Array]:
 
 
 def divided_by_factors(
-    x: Array, square: Array, row: Array, col: Array, axes: tuple[int, int], decay: Any
-) -> tuple[Array, Array, Array]:
+    x: ma.Array, square: ma.Array, row: ma.Array, col: ma.Array, axes: tuple[int, int], decay: Any
+) -> tuple[ma.Array, ma.Array, ma.Array]:
     """Average the means of squares over each of two axes, and divide an array by the root of what they approximate.
 
     Args:
@@ -64,9 +63,9 @@ class FactoredState(ma.AbstractState):
 
     optax_fields = ("count", "v_row", "v_col", "v")
 
-    v_row: PyTree = ma.like_params(nonnegative=True)
-    v_col: PyTree = ma.like_params(nonnegative=True)
-    v: PyTree = ma.like_params(nonnegative=True)
+    v_row: ma.PyTree = ma.like_params(nonnegative=True)
+    v_col: ma.PyTree = ma.like_params(nonnegative=True)
+    v: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -206,11 +205,11 @@ class Adafactor(ma.AbstractOptimizer):
     multiply_by_parameter_scale: bool = ma.static(True)
     clipping_threshold: ma.OptionalNumber = ma.number(1.0, needs=NEVER_NEGATIVE, optional=True)
     momentum: ma.OptionalNumber = ma.number(None, needs=ma.DECAY, optional=True)
-    dtype_momentum: DTypeLike | None = ma.static(jnp.float32)
+    dtype_momentum: ma.DTypeLike | None = ma.static(jnp.float32)
     weight_decay_rate: ma.OptionalNumber = ma.number(None, optional=True)
     eps: ma.Number = ma.number(1e-30)
     factored: bool = ma.static(True)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
     follow: ma.Follow = ma.followed()
 
     def transform(self) -> ma.Chain:

@@ -1,10 +1,8 @@
 """Adagrad: gradients divided by the root of the sum of their squares."""
 
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
 from .. import authoring as ma
-from .._protocol.schedule_values import at_start
 
 
 class ScaleByRSSState(ma.AbstractState):
@@ -12,7 +10,7 @@ class ScaleByRSSState(ma.AbstractState):
 
     optax_fields = ("sum_of_squares",)
 
-    sum_of_squares: PyTree = ma.like_params(nonnegative=True)
+    sum_of_squares: ma.PyTree = ma.like_params(nonnegative=True)
 
 
 class AbstractAdagrad(ma.AbstractFields):
@@ -47,7 +45,7 @@ class ScaleByRSS(AbstractAdagrad, ma.AbstractLeafwise[ScaleByRSSState]):
     """
 
     def init_leaf(self, p):
-        return ScaleByRSSState(sum_of_squares=ma.second_moment_like(p, at_start(self.initial_accumulator_value)))
+        return ScaleByRSSState(sum_of_squares=ma.second_moment_like(p, ma.at_start(self.initial_accumulator_value)))
 
     def update_leaf(self, now, g, s, p):
         del now, p

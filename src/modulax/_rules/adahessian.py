@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._roles.role import AbstractRole
@@ -27,9 +26,9 @@ class ScaleByAdaHessianState(ma.AbstractState):
     """State of `ScaleByAdaHessian`: step count, first moment, average of squared estimates, state of the estimator."""
 
     count: ma.Count = ma.shared()
-    mu: PyTree = ma.like_params(moment=1.0)
-    nu: PyTree = ma.like_params(nonnegative=True)
-    hessian_fn_state: ma.State = ma.nested()
+    mu: ma.PyTree = ma.like_params(moment=1.0)
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
+    hessian_fn_state: ma.PyTree = ma.nested()
 
 
 class AbstractAdaHessian(ma.AbstractMoments):
@@ -50,7 +49,7 @@ class AbstractAdaHessian(ma.AbstractMoments):
     eps: ma.Number = ma.number(1e-4)
     hessian_power: ma.Number = ma.number(1.0, needs=ma.FRACTION)
     hessian_diagonal_fn: ma.AbstractTransform = HutchinsonDiagonal()
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     per_output: bool = ma.static(False)
     roles: Any = roles_of_blocks()
@@ -120,7 +119,7 @@ class ScaleByAdaHessian(AbstractAdaHessian, ma.AbstractContainer):
 
 
 class _MeanSquaresState(ma.AbstractState):
-    nu: PyTree
+    nu: ma.PyTree
 
 
 class _MeanSquares(AbstractOverBlocks[_MeanSquaresState]):
@@ -140,8 +139,8 @@ class _MeanSquares(AbstractOverBlocks[_MeanSquaresState]):
 
 
 class _DirectionState(ma.AbstractState):
-    mu: PyTree
-    nu: PyTree
+    mu: ma.PyTree
+    nu: ma.PyTree
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -152,7 +151,7 @@ class _Direction(AbstractOverBlocks[_DirectionState]):
     b2: ma.Number = ma.required_number()
     eps: ma.Number = ma.required_number()
     hessian_power: ma.Number = ma.required_number()
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
     def init_leaf(self, p):
         return _DirectionState(mu=ma.zeros_in(p, self.mu_dtype), nu=ma.second_moment_like(p))

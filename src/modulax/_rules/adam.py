@@ -2,8 +2,6 @@
 
 from typing import Any, ClassVar, NamedTuple
 
-from jaxtyping import Array, DTypeLike, PyTree
-
 from .. import authoring as ma
 
 
@@ -12,19 +10,19 @@ class ScaleByAdamState(ma.AbstractState):
 
     optax_fields = ("count", "mu", "nu")
 
-    mu: PyTree = ma.like_params(moment=1.0)
-    nu: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
 class AdamNumbers(NamedTuple):
     """Numbers shared by all leaves in a step of Adam: weights of the new update, and bias corrections."""
 
-    c1: Array
-    c2: Array
-    bias1: Array
-    bias2: Array
-    bias1_next: Array
+    c1: ma.Array
+    c2: ma.Array
+    bias1: ma.Array
+    bias2: ma.Array
+    bias1_next: ma.Array
 
 
 def adam_numbers(b1: Any, b2: Any, count: Any) -> AdamNumbers:
@@ -33,7 +31,7 @@ def adam_numbers(b1: Any, b2: Any, count: Any) -> AdamNumbers:
     return AdamNumbers(1 - b1, 1 - b2, ma.bias(b1, t), ma.bias(b2, t), bias1_next=ma.bias(b1, t + 1))
 
 
-def corrected_mean(now: AdamNumbers, b1: Any, mu: Array, g: Array, nesterov: bool) -> Array:
+def corrected_mean(now: AdamNumbers, b1: Any, mu: ma.Array, g: ma.Array, nesterov: bool) -> ma.Array:
     """The bias-corrected first moment; with `nesterov`, the one of NAdam."""
     if nesterov:
         # Dozat corrects the momentum for the step that it looks ahead to, and the gradient for this one.
@@ -52,7 +50,7 @@ class AbstractAdam(ma.AbstractMoments):
 
     _: ma.KW_ONLY
     eps_root: ma.Number = ma.number(0.0)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByAdam(ma.AbstractNesterov, AbstractAdam, ma.AbstractLeafwise[ScaleByAdamState]):

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from jaxtyping import DTypeLike, PyTree
-
 from .. import authoring as ma
 from .._transforms.block_means import AbstractByBlocks, means, per_head, per_output, roles_of_blocks, spread_over, whole
 from .adam import adam_numbers
@@ -12,8 +10,8 @@ from .adam import adam_numbers
 class ScaleByAdamMiniState(ma.AbstractState):
     """State of `ScaleByAdamMini`: step count, first moment, and a second moment with a number for each block."""
 
-    mu: PyTree = ma.like_params(moment=1.0)
-    nu: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -26,7 +24,7 @@ class AbstractAdamMini(ma.AbstractMoments):
             the result of `roles(model)`. `{"*.qkv": Attention(heads=8)}` gives heads, and `Other()` is one block.
     """
 
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     roles: Any = roles_of_blocks()
 

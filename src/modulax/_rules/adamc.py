@@ -3,7 +3,6 @@
 from typing import Any, Self
 
 import jax.numpy as jnp
-from jaxtyping import DTypeLike
 
 from .. import authoring as ma
 from .._protocol.over_steps import at_all_magnitudes
@@ -49,9 +48,9 @@ class AdamC(ma.AbstractMoments, ma.AbstractRated):
         Defazio, [Why Gradients Rapidly Increase Near the End of Training](https://arxiv.org/abs/2506.02285), 2025.
     """
 
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     weight_decay: ma.Number = ma.number(0.01)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
     peak: ma.OptionalNumber = ma.number(None, needs=ma.POSITIVE, optional=True)
 
     def check(self) -> None:

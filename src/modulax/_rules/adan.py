@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
 from .. import authoring as ma
 from .._support.arithmetic import kept
@@ -16,10 +15,10 @@ class ScaleByAdanState(ma.AbstractState):
 
     optax_fields = ("m", "v", "n", "g", "t=count")
 
-    m: PyTree = ma.like_params(moment=1.0)
-    v: PyTree = ma.like_params()
-    n: PyTree = ma.like_params(nonnegative=True)
-    g: PyTree = ma.like_params()
+    m: ma.PyTree = ma.like_params(moment=1.0)
+    v: ma.PyTree = ma.like_params()
+    n: ma.PyTree = ma.like_params(nonnegative=True)
+    g: ma.PyTree = ma.like_params()
     count: ma.Shared[ma.Count] = ma.counter()
 
 

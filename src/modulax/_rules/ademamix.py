@@ -1,7 +1,6 @@
 """AdEMAMix: Adam with a fast and a slow moving average of the gradients, and its variant with a single buffer."""
 
 import jax.numpy as jnp
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
 
@@ -11,9 +10,9 @@ class ScaleByAdEMAMixState(ma.AbstractState):
 
     optax_fields = ("count", "count_m2=count", "m1", "m2", "nu")
 
-    m1: PyTree = ma.like_params(moment=1.0)
-    m2: PyTree = ma.like_params()
-    nu: PyTree = ma.like_params(nonnegative=True)
+    m1: ma.PyTree = ma.like_params(moment=1.0)
+    m2: ma.PyTree = ma.like_params()
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -38,7 +37,7 @@ class AbstractAdEMAMix(ma.AbstractFields):
     eps: ma.Number = ma.number(1e-8)
     _: ma.KW_ONLY
     eps_root: ma.Number = ma.number(0.0)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByAdEMAMix(AbstractAdEMAMix, ma.AbstractLeafwise[ScaleByAdEMAMixState]):
@@ -93,8 +92,8 @@ class ScaleBySimplifiedAdEMAMixState(ma.AbstractState):
 
     optax_fields = ("t=count", "m", "n")
 
-    m: PyTree = ma.like_params(moment=lambda rule: 1 - rule.b1)
-    n: PyTree = ma.like_params(nonnegative=True)
+    m: ma.PyTree = ma.like_params(moment=lambda rule: 1 - rule.b1)
+    n: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._support.placement import typed_like
@@ -13,7 +12,7 @@ from .._transforms.regularization import AbstractDecayingRule, split_decay
 from ..tree._arithmetic import clip_entries
 
 
-def fourth_root(step: Array) -> Array:
+def fourth_root(step: ma.Array) -> ma.Array:
     """$t^{1/4}$, the default clipping bound of `ScaleByADOPT` at step $t$."""
     return step**0.25
 
@@ -23,8 +22,8 @@ class ScaleByADOPTState(ma.AbstractState):
 
     optax_fields = ("count", "mu", "nu")
 
-    mu: PyTree
-    nu: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -53,12 +52,12 @@ class AbstractADOPT(ma.AbstractNesterov, ma.AbstractMoments):
 
     b2: ma.Number = ma.number(0.9999, needs=ma.DECAY)
     eps: ma.Number = ma.number(1e-6)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     use_clipping: bool = ma.static(True)
-    clip_value_fn: Callable[[Array], Array] = ma.static(fourth_root)
+    clip_value_fn: Callable[[ma.Array], ma.Array] = ma.static(fourth_root)
     weight_decay: ma.OptionalNumber = ma.number(None, optional=True)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
 
 class ScaleByADOPT(AbstractADOPT, AbstractDecayingRule[ScaleByADOPTState]):

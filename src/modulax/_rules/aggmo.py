@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
 
@@ -20,7 +19,7 @@ def as_betas(betas: Any) -> tuple[Any, ...]:
 class ScaleByAggMoState(ma.AbstractState):
     """State of `ScaleByAggMo`: for each parameter, a list of momenta."""
 
-    velocities: PyTree = ma.like_params(moment=lambda rule: tuple(1 - beta for beta in rule.betas))
+    velocities: ma.PyTree = ma.like_params(moment=lambda rule: tuple(1 - beta for beta in rule.betas))
 
 
 class AbstractAggMo(ma.AbstractFields):
@@ -32,7 +31,7 @@ class AbstractAggMo(ma.AbstractFields):
     """
 
     betas: ma.Numbers = ma.numbers((0.0, 0.9, 0.99), needs=ma.DECAY, arranged=as_betas)
-    accumulator_dtype: DTypeLike | None = ma.static(None)
+    accumulator_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByAggMo(AbstractAggMo, ma.AbstractLeafwise[ScaleByAggMoState]):

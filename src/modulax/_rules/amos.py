@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
 
 from .. import authoring as ma
 from .._protocol.patterns import by_path
@@ -21,16 +20,16 @@ from .._transforms.momentum import Ema
 class ScaleByAmosState(ma.AbstractState):
     """State of `ScaleByAmos`: step count, second moment, and the decay so far."""
 
-    v: PyTree = ma.like_params(nonnegative=True)
-    b: PyTree = ma.like_params(nonnegative=True)
+    v: ma.PyTree = ma.like_params(nonnegative=True)
+    b: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
 class _AtLeaf(NamedTuple):
     """The bias correction, which all leaves share, and the scale of one."""
 
-    bias: Array
-    eta: Array
+    bias: ma.Array
+    eta: ma.Array
 
 
 def as_scales(x: Any) -> OrderedDict[str, Any]:

@@ -1,7 +1,6 @@
 """AMSGrad: Adam with the running maximum of the second moment."""
 
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
 from .. import authoring as ma
 from .adam import AbstractAdam, adam_numbers
@@ -13,10 +12,10 @@ class ScaleByAMSGradState(ma.AbstractState):
     optax_fields = ("count", "mu", "nu", "nu_max")
     optax_forms = ("nu_max",)
 
-    mu: PyTree = ma.like_params(moment=1.0)
-    nu: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     # The maximum of the corrected moments is not that of the uncorrected ones, corrected.
-    nu_max: PyTree = ma.like_params(
+    nu_max: ma.PyTree = ma.like_params(
         nonnegative=True, form=lambda rule: rule.follow == "optax" and rule.bias_correction_nu
     )
     count: ma.Shared[ma.Count] = ma.counter()

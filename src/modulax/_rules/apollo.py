@@ -6,7 +6,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
 
 from .. import authoring as ma
 from .._support.arithmetic import is_due, real_dtype
@@ -30,18 +29,18 @@ class ApolloState(ma.AbstractState):
     matrices.
     """
 
-    mu: PyTree = ma.like_params(per_matrix=True)
-    nu: PyTree = ma.like_params(nonnegative=True, per_matrix=True)
-    projector: PyTree = ma.like_params(exact=True, per_matrix=True)
-    norm: PyTree = ma.like_params(exact=True, per_matrix=True)
-    key: ma.Shared[Array] = ma.shared(None)
+    mu: ma.PyTree = ma.like_params(per_matrix=True)
+    nu: ma.PyTree = ma.like_params(nonnegative=True, per_matrix=True)
+    projector: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
+    norm: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
+    key: ma.Shared[ma.Array] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.shared(None)
 
 
 class _Now(NamedTuple):
     """The factor of all updates, and the key of the next projectors."""
 
-    scale: Array
+    scale: ma.Array
     key: Any = None
 
 
@@ -177,7 +176,7 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[Ap
             u, norm = self._scaled(g, low, u, norm)
         return now.scale * u, dataclasses.replace(s, mu=mu, nu=nu, norm=norm)
 
-    def _scaled(self, g: Array, low: Array, d: Array, last: Array) -> tuple[Array, Array]:
+    def _scaled(self, g: ma.Array, low: ma.Array, d: ma.Array, last: ma.Array) -> tuple[ma.Array, ma.Array]:
         """Scaled gradients, and their norms before the last factor, given what Adam does in the projection."""
         axes: Any = (-2, -1) if self.scale_type == "tensor" else -2 if _has_few_rows(g) else -1
         root = ma.safe_sqrt(self.scale)
@@ -198,19 +197,19 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[Ap
         return now._replace(key=key), drawn
 
 
-def _has_few_rows(x: Array) -> bool:
+def _has_few_rows(x: ma.Array) -> bool:
     """Whether the rows of matrices are projected; those of square ones are."""
     return x.shape[-2] <= x.shape[-1]
 
 
-def standard_normal(raw: Array, like: Sequence[Array]) -> tuple[Array, list[Array]]:
+def standard_normal(raw: ma.Array, like: Sequence[ma.Array]) -> tuple[ma.Array, list[ma.Array]]:
     """Return the next key data, and standard normal numbers in the shapes of arrays, in at least float32."""
     kept, keys = next_keys(raw, len(like))
     dtypes = [ma.at_least_float32(real_dtype(x.dtype)) for x in like]
     return kept, [jax.random.normal(k, x.shape, d) for k, x, d in zip(keys, like, dtypes, strict=True)]
 
 
-def _norm(x: Array, axes: Any) -> Array:
+def _norm(x: ma.Array, axes: Any) -> ma.Array:
     return ma.safe_sqrt(jnp.sum(ma.abs_sq(x), axis=axes, keepdims=True))
 
 

@@ -3,7 +3,7 @@
 from typing import Self
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike, Float
 
 from .. import authoring as ma
 from .._containers.averages import ParamAverage
@@ -37,7 +37,7 @@ class FallingRate(AbstractASGD, AbstractSchedule):
         alpha: $\alpha$, the power at which the learning rate falls.
     """
 
-    def __call__(self, step: ArrayLike) -> Float[Array, "..."]:
+    def __call__(self, step: ArrayLike) -> Float[ma.Array, "..."]:
         t = jnp.asarray(step).astype(ma.default_float())
         return self.learning_rate / (1 + self.weight_decay * self.learning_rate * t) ** self.alpha
 

@@ -2,9 +2,8 @@
 
 from typing import Any, ClassVar
 
-from jaxtyping import DTypeLike
-
 from .. import authoring as ma
+from .._containers.partition import Partition
 from .._protocol.masks import AbstractLabels
 from .._protocol.small_steps import largest
 from .._protocol.transform import Effect
@@ -59,7 +58,7 @@ class AbstractBesideAdamW(AbstractByRole, AbstractAdamForOthers, ma.AbstractDeca
     _matrices_from: ClassVar[str] = "roles"
     """The argument that tells which parameters are matrices, to name in error messages."""
 
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     cautious_weight_decay: bool = ma.static(False)
 
@@ -82,7 +81,7 @@ class AbstractBesideAdamW(AbstractByRole, AbstractAdamForOthers, ma.AbstractDeca
             **options,
         )
 
-    def _effect(self, tree: ma.Params, state: ma.State | None = None) -> Effect:
+    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
         del state
         return mistakes_beside_adamw(self, self._matrices(), tree)
 
@@ -92,10 +91,10 @@ class AbstractBesideAdamW(AbstractByRole, AbstractAdamForOthers, ma.AbstractDeca
     def decays(self):
         return [ma.AddDecayedWeights(self.weight_decay, self.mask, cautious=self.cautious_weight_decay)]
 
-    def transform(self) -> ma.Partition:
+    def transform(self) -> Partition:
         call = f"{type(self).__name__}({self._matrices_from}=...)"
         labels = MatrixLabels(call, self._matrices(), "muon", "adam")
-        return ma.Partition({"muon": super().transform(), "adam": self._adamw()}, labels)
+        return Partition({"muon": super().transform(), "adam": self._adamw()}, labels)
 
 
 class AbstractBesideOwnAdamW(AbstractBesideAdamW):

@@ -1,10 +1,7 @@
 """CAME: Adafactor with a momentum that is divided by its instability."""
 
-from jaxtyping import Array, DTypeLike, PyTree
-
 from .. import authoring as ma
-from .._transforms.clipping import shrinking, shrunk
-from .._transforms.param_block import block_rms
+from .._transforms.clipping import block_rms, shrinking, shrunk
 from .adafactor import divided_by_factors, factors_like
 from .sm3 import inverse_root
 
@@ -16,12 +13,12 @@ class ScaleByCAMEState(ma.AbstractState):
     For a vector, `v` is the second moment, and the others are None.
     """
 
-    mu: PyTree
-    v_row: PyTree = ma.like_params(nonnegative=True)
-    v_col: PyTree = ma.like_params(nonnegative=True)
-    v: PyTree = ma.like_params(nonnegative=True)
-    instability_row: PyTree = ma.like_params(nonnegative=True)
-    instability_col: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree
+    v_row: ma.PyTree = ma.like_params(nonnegative=True)
+    v_col: ma.PyTree = ma.like_params(nonnegative=True)
+    v: ma.PyTree = ma.like_params(nonnegative=True)
+    instability_row: ma.PyTree = ma.like_params(nonnegative=True)
+    instability_col: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -50,7 +47,7 @@ class AbstractCAME(ma.AbstractFields):
     instability_eps: ma.Number = ma.number(1e-16)
     clip_threshold: ma.Number = ma.number(1.0, needs=ma.NON_NEGATIVE)
     _: ma.KW_ONLY
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByCAME(AbstractCAME, ma.AbstractLeafwise[ScaleByCAMEState]):
@@ -110,7 +107,7 @@ class ScaleByCAME(AbstractCAME, ma.AbstractLeafwise[ScaleByCAMEState]):
         d, row, col = divided_by_factors(mu, difference, s.instability_row, s.instability_col, axes, self.b3)
         return d, ScaleByCAMEState(mu, v_row, v_col, None, row, col)
 
-    def _clipped(self, u: Array) -> Array:
+    def _clipped(self, u: ma.Array) -> ma.Array:
         return shrunk(u, shrinking(self.clip_threshold, block_rms(u)))
 
 

@@ -1,7 +1,5 @@
 """CautiousAdamW and CautiousLion: no step in entries where its sign differs from the gradient's."""
 
-from jaxtyping import DTypeLike
-
 from .. import authoring as ma
 from .._containers.cautious import Cautious
 from .adam import ScaleByAdam
@@ -43,7 +41,7 @@ class CautiousAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRat
     learning_rate: ma.Number = ma.number(1e-3)
     eps: ma.Number = ma.number(1e-6)
     _: ma.KW_ONLY
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
     def directions(self):
         return [Cautious(self._part(ScaleByAdam))]
@@ -83,7 +81,7 @@ class CautiousLion(ma.AbstractDecayedByName, AbstractLion, ma.AbstractRated):
     b1: ma.Number = ma.number(0.95, needs=ma.DECAY)
     b2: ma.Number = ma.number(0.98, needs=ma.DECAY)
     _: ma.KW_ONLY
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
     def directions(self):
         return [Cautious(self._part(ScaleByLion), normalize="count")]

@@ -1,12 +1,8 @@
 """COCOB: gradient descent by coin betting, without a learning rate."""
 
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
 from .. import authoring as ma
-from .._protocol.schedule_values import at_start
 
 
 class COCOBState(ma.AbstractState):
@@ -20,11 +16,11 @@ class COCOBState(ma.AbstractState):
         "reward",
     )
 
-    init_particles: PyTree = ma.like_params(copied=True)
-    cumulative_gradients: PyTree = ma.like_params(exact=True)
-    scale: PyTree = ma.like_params(exact=True)
-    subgradients: PyTree = ma.like_params(exact=True)
-    reward: PyTree = ma.like_params(exact=True)
+    init_particles: ma.PyTree = ma.like_params(copied=True)
+    cumulative_gradients: ma.PyTree = ma.like_params(exact=True)
+    scale: ma.PyTree = ma.like_params(exact=True)
+    subgradients: ma.PyTree = ma.like_params(exact=True)
+    reward: ma.PyTree = ma.like_params(exact=True)
 
 
 class ScaleByCOCOB(ma.AbstractLeafwise[COCOBState]):
@@ -61,7 +57,7 @@ class ScaleByCOCOB(ma.AbstractLeafwise[COCOBState]):
         return COCOBState(
             init_particles=jnp.array(p),
             cumulative_gradients=ma.second_moment_like(p),
-            scale=ma.second_moment_like(p, at_start(self.eps)),
+            scale=ma.second_moment_like(p, ma.at_start(self.eps)),
             subgradients=ma.second_moment_like(p),
             reward=ma.second_moment_like(p),
         )
@@ -112,7 +108,7 @@ class COCOB(ma.AbstractOptimizer):
     alpha: ma.Number = ma.number(100.0)
     eps: ma.Number = ma.number(1e-8)
     weight_decay: ma.Number = ma.number(0.0)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
     def transform(self) -> ma.Chain:
         return ma.Chain(

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, PyTree
 
 from .. import authoring as ma
+from .._support.types import FollowReference
 from .._transforms.distance_estimate import estimated_rate, first_estimate, wide_zeros
-from ..tree._math import total
+from ..tree._math import inner, total
 from .step_with_decay import AbstractDecayAtEstimate, AbstractEstimatingOptimizer, AbstractEstimatingRule
 
 
@@ -27,21 +27,21 @@ class DAdaptAdamWState(ma.AbstractState):
         "count",
     )
 
-    exp_avg: PyTree
-    exp_avg_sq: PyTree = ma.like_params(nonnegative=True)
-    grad_sum: PyTree = ma.like_params()
-    estim_lr: ma.Shared[Float[Array, ""]] = ma.shared(None, metric=True)
-    numerator_weighted: ma.Shared[Float[Array, ""]] = ma.shared(None)
+    exp_avg: ma.PyTree
+    exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)
+    grad_sum: ma.PyTree = ma.like_params()
+    estim_lr: ma.Shared[ma.Scalar] = ma.shared(None, metric=True)
+    numerator_weighted: ma.Shared[ma.Scalar] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
 class DAdaptNumbers(NamedTuple):
     """Numbers shared by all leaves in a step: the step size, the decay rate of the sums, and the new shared state."""
 
-    rate: Array
-    decay: Array
-    estim_lr: Array
-    numerator_weighted: Array
+    rate: ma.Array
+    decay: ma.Array
+    estim_lr: ma.Array
+    numerator_weighted: ma.Array
 
 
 class AbstractDAdaptAdam(ma.AbstractFields):
@@ -57,7 +57,7 @@ class AbstractDAdaptAdam(ma.AbstractFields):
     eps: ma.Number = ma.number(1e-8)
     estim_lr0: ma.Number = ma.number(1e-6, needs=ma.POSITIVE)
     _: ma.KW_ONLY
-    follow: ma.FollowReference = ma.followed("reference", "paper", "optax")
+    follow: FollowReference = ma.followed("reference", "paper", "optax")
 
 
 class ScaleByDAdaptAdam(AbstractDAdaptAdam, AbstractEstimatingRule, ma.AbstractLeafwise[DAdaptAdamWState]):
@@ -108,12 +108,12 @@ class ScaleByDAdaptAdam(AbstractDAdaptAdam, AbstractEstimatingRule, ma.AbstractL
         del count, params, extra
         rate, decay = estimated_rate(self, state), ma.safe_sqrt(self.b2)
 
-        def preconditioned(s: Array, v: Array, g: Array) -> Array:
+        def preconditioned(s: ma.Array, v: ma.Array, g: ma.Array) -> ma.Array:
             v = ma.moment(self.b2, v, ma.abs_sq(g)) if self.follow == "paper" else v
             return s / (self.eps + ma.safe_sqrt(v))
 
         s = jtu.tree_map(preconditioned, state.grad_sum, state.exp_avg_sq, updates)
-        r = ma.moment(decay, state.numerator_weighted, rate * ma.inner(updates, s))
+        r = ma.moment(decay, state.numerator_weighted, rate * inner(updates, s))
         size = total(lambda s, g: jnp.abs(ma.moment(decay, s, rate * g)), state.grad_sum, updates)
         # The sum is zero until the first nonzero gradient.
         estimate = ma.ratio(r, (1 - decay) * size)

@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .. import authoring as ma
 from .._support.arithmetic import in_dtype
@@ -34,8 +33,8 @@ class DionState(ma.AbstractState):
     are joined in one array, it has an axis for those of equal size, or is a tuple of such bases.
     """
 
-    mu: PyTree = ma.like_params(moment=_weight)
-    basis: PyTree = ma.like_params(exact=True, per_matrix=True)
+    mu: ma.PyTree = ma.like_params(moment=_weight)
+    basis: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
     count: ma.Shared[ma.Count] = ma.shared(None)
 
 

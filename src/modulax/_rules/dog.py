@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Bool
 
 from .. import authoring as ma
 from .._protocol.hyperparameters import AbstractHyperparameters
@@ -44,18 +44,18 @@ class DoGState(ma.AbstractState):
 
     optax_fields = ("is_init_step", "init_params", "max_dist", "sum_sq_norm_grads")
 
-    init_params: PyTree = ma.like_params(copied=True)
-    is_init_step: ma.Shared[Bool[Array, ""]] = ma.shared(None, kw_only=True)  # the first field in optax
-    max_dist: ma.Shared[Float[Array, ""]] = ma.shared(None, kw_only=True)
-    sum_sq_norm_grads: ma.Shared[Float[Array, ""]] = ma.shared(None, kw_only=True)
+    init_params: ma.PyTree = ma.like_params(copied=True)
+    is_init_step: ma.Shared[Bool[ma.Array, ""]] = ma.shared(None, kw_only=True)  # the first field in optax
+    max_dist: ma.Shared[ma.Scalar] = ma.shared(None, kw_only=True)
+    sum_sq_norm_grads: ma.Shared[ma.Scalar] = ma.shared(None, kw_only=True)
 
 
 class DoGNumbers(NamedTuple):
     """Numbers shared by all leaves in a step of DoG: the step size and the new shared state."""
 
-    rate: Array
-    max_dist: Array
-    sum_sq_norm_grads: Array
+    rate: ma.Array
+    max_dist: ma.Array
+    sum_sq_norm_grads: ma.Array
 
 
 class AbstractDoG(ma.AbstractFields):
@@ -145,17 +145,17 @@ class DoWGState(ma.AbstractState):
 
     optax_fields = ("init_params", "weighted_sq_norm_grads", "estim_sq_dist")
 
-    init_params: PyTree = ma.like_params(copied=True)
-    weighted_sq_norm_grads: ma.Shared[Float[Array, ""]] = ma.shared(None)
-    estim_sq_dist: ma.Shared[Float[Array, ""]] = ma.shared(None)
+    init_params: ma.PyTree = ma.like_params(copied=True)
+    weighted_sq_norm_grads: ma.Shared[ma.Scalar] = ma.shared(None)
+    estim_sq_dist: ma.Shared[ma.Scalar] = ma.shared(None)
 
 
 class DoWGNumbers(NamedTuple):
     """Numbers shared by all leaves in a step of DoWG: the step size and the new shared state."""
 
-    rate: Array
-    weighted_sq_norm_grads: Array
-    estim_sq_dist: Array
+    rate: ma.Array
+    weighted_sq_norm_grads: ma.Array
+    estim_sq_dist: ma.Array
 
 
 class AbstractDoWG(ma.AbstractFields):
@@ -231,7 +231,7 @@ class AbstractPenalized(ma.AbstractFields, ma.AbstractRated):
 
     learning_rate: ma.Number = ma.number(1.0)
     weight_decay: ma.OptionalNumber = ma.number(None, optional=True)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
     def directions(self):
         penalty = [] if self.weight_decay is None else [self._part(ma.AddDecayedWeights)]

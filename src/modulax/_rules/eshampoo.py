@@ -4,12 +4,12 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._support.arithmetic import is_due, safe_increment
 from .._transforms.matrices import matrices_as
 from .._transforms.outer_products import accumulated, dtype_of_products, outer_products, rotated, rotated_back
+from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import identities, largest_entry, qr_iterations, renewed_eigenbasis
 from .muon import MuonDimensionNumbers
 from .shampoo import AbstractShampooMoments, averages_or_sums, bias_of, filtered, first_due
@@ -21,12 +21,12 @@ class EShampooState(ma.AbstractState):
     The matrices are those of blocks, as in `ShampooState`, and None for leaves that aren't matrices.
     """
 
-    mu: PyTree = ma.like_params(exact=True, moment=1.0)
-    nu: PyTree = ma.like_params(nonnegative=True, form=averages_or_sums)
-    left: PyTree = ma.like_params(exact=True, per_matrix=True, form=averages_or_sums)
-    right: PyTree = ma.like_params(exact=True, per_matrix=True, form=averages_or_sums)
-    left_basis: PyTree = ma.like_params(preconditioner=True, per_matrix=True)
-    right_basis: PyTree = ma.like_params(preconditioner=True, per_matrix=True)
+    mu: ma.PyTree = ma.like_params(exact=True, moment=1.0)
+    nu: ma.PyTree = ma.like_params(nonnegative=True, form=averages_or_sums)
+    left: ma.PyTree = ma.like_params(exact=True, per_matrix=True, form=averages_or_sums)
+    right: ma.PyTree = ma.like_params(exact=True, per_matrix=True, form=averages_or_sums)
+    left_basis: ma.PyTree = ma.like_params(preconditioner=True, per_matrix=True)
+    right_basis: ma.PyTree = ma.like_params(preconditioner=True, per_matrix=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -66,7 +66,7 @@ class AbstractEShampoo(AbstractEShampooMoments):
     _: ma.KW_ONLY
     qr_iterations: int | None = ma.static(None, least=1)
     weight_dimension_numbers: Any = ma.static(None, converter=matrices_as(MuonDimensionNumbers))
-    preconditioner_dtype: DTypeLike | None = ma.static(None)
+    preconditioner_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByEShampoo(AbstractEShampoo, ma.AbstractMatrixwise[EShampooState]):
@@ -164,7 +164,7 @@ class ScaleByEShampoo(AbstractEShampoo, ma.AbstractMatrixwise[EShampooState]):
         return rotated_back(d / (root + self.eps), s.left_basis, s.right_basis), dataclasses.replace(s, nu=nu)
 
 
-class EShampoo(ma.AbstractDecayed, AbstractEShampoo, ma.AbstractWeightDecay, AbstractEShampooMoments, ma.AbstractRated):
+class EShampoo(ma.AbstractDecayed, AbstractEShampoo, AbstractWeightDecay, AbstractEShampooMoments, ma.AbstractRated):
     r"""Eigenvalue-corrected Shampoo: the form of SOAP in Meta's Distributed Shampoo.
 
         optimizer = EShampoo(1e-3, weight_decay=0.01, precondition_frequency=100)

@@ -1,9 +1,8 @@
 """FOCUS: signs of a momentum, and an attraction to the average of the parameters."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._transforms.regularization import AbstractDecayingRule, split_decay
@@ -12,8 +11,8 @@ from .._transforms.regularization import AbstractDecayingRule, split_decay
 class ScaleByFOCUSState(ma.AbstractState):
     """State of `ScaleByFOCUS`: step count, momentum `mu`, and the average of the parameters."""
 
-    mu: PyTree = ma.like_params(moment=1.0)
-    average: PyTree = ma.like_params(exact=True)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
+    average: ma.PyTree = ma.like_params(exact=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -30,7 +29,7 @@ class AbstractFOCUS(ma.AbstractFields):
     b1: ma.Number = ma.number(0.9, needs=ma.DECAY)
     b2: ma.Number = ma.number(0.999, needs=ma.DECAY)
     gamma: ma.Number = ma.number(0.1)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByFOCUS(AbstractFOCUS, AbstractDecayingRule[ScaleByFOCUSState]):
@@ -64,7 +63,7 @@ class ScaleByFOCUS(AbstractFOCUS, AbstractDecayingRule[ScaleByFOCUSState]):
 
     _: ma.KW_ONLY
     weight_decay: ma.OptionalNumber = ma.number(None, optional=True)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
     def init_leaf(self, p):
         return ScaleByFOCUSState(mu=ma.zeros_in(p, self.mu_dtype), average=ma.zeros_in(p, ma.at_least_float32(p.dtype)))

@@ -1,10 +1,8 @@
 """FTRL-Proximal: follow the regularized leader, with parameters that are exactly zero."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
 
 from .. import authoring as ma
-from .._protocol.schedule_values import at_start
 from .._support.arithmetic import safe_power, without_infinities
 from .._support.checks import Requirement
 
@@ -14,9 +12,9 @@ NOT_POSITIVE = Requirement(lambda x: x <= 0, "must not be positive")
 class ScaleByFTRLState(ma.AbstractState):
     """State of `ScaleByFTRL`: step count, the sums of squared updates, the linear terms, and the last learning rate."""
 
-    sum_of_squares: PyTree = ma.like_params(exact=True, nonnegative=True)
-    z: PyTree = ma.like_params(exact=True)
-    last_rate: ma.Shared[Float[Array, ""]] = ma.shared(None)
+    sum_of_squares: ma.PyTree = ma.like_params(exact=True, nonnegative=True)
+    z: ma.PyTree = ma.like_params(exact=True)
+    last_rate: ma.Shared[ma.Scalar] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -80,7 +78,7 @@ class ScaleByFTRL(AbstractFTRL, ma.AbstractLeafwise[ScaleByFTRLState]):
 
     def init_leaf(self, p):
         return ScaleByFTRLState(
-            sum_of_squares=ma.second_moment_like(p, at_start(self.initial_accumulator_value)),
+            sum_of_squares=ma.second_moment_like(p, ma.at_start(self.initial_accumulator_value)),
             z=jnp.zeros_like(p, ma.at_least_float32(p.dtype)),
         )
 

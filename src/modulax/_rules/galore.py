@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
 
 from .. import authoring as ma
 from .._protocol.container import extra_inside
@@ -52,8 +51,8 @@ class GaLoreState(ma.AbstractState):
     optax_fields = ("count", "base_optimizer_state", "projector")
 
     count: ma.Count = ma.shared()
-    base_optimizer_state: ma.State = ma.nested()
-    projector: PyTree = ma.like_params(exact=True, per_matrix=True)
+    base_optimizer_state: ma.PyTree = ma.nested()
+    projector: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
 
 
 def adam_unless_given(x: Any) -> Any:
@@ -64,7 +63,7 @@ def adam_unless_given(x: Any) -> Any:
 class _ProjectorState(ma.AbstractState):
     """The projectors and the step count."""
 
-    projector: PyTree = ma.like_params(per_matrix=True)
+    projector: ma.PyTree = ma.like_params(per_matrix=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -212,10 +211,10 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer):
         new_projectors = jtu.tree_leaves(new_state.projector)
         new_sides = {i: sides[i]._replace(projector=p) for i, p in zip(sides, new_projectors, strict=True)}
 
-        def down(tree: PyTree) -> PyTree:
+        def down(tree: ma.PyTree) -> ma.PyTree:
             return _projected(paired(trainable(tree), updates, "ScaleByGaLore.update"), new_sides)
 
-        def up(small: PyTree) -> PyTree:
+        def up(small: ma.PyTree) -> ma.PyTree:
             return _moved(params, small, new_sides)
 
         new, base_state = now.base_optimizer.update(
@@ -229,17 +228,17 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer):
             out[i] = now._scaled(side.up(out[i])).astype(leaves[i].dtype)
         return treedef.unflatten(out), GaLoreState(new_state.count, base_state, new_state.projector)
 
-    def _scaled(self, u: Array) -> Array:
+    def _scaled(self, u: ma.Array) -> ma.Array:
         return jnp.asarray(self.scale).astype(u.dtype) * u
 
-    def _sides(self, tree: PyTree) -> "dict[int, Side]":
+    def _sides(self, tree: ma.PyTree) -> "dict[int, Side]":
         """The leaves that are matrices, by their places in JAX's order."""
         specified = specified_matrices(self.weight_dimension_numbers, self.follow)
         matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", specified, tree)
         return {i: Side(m, has_few_rows(*m.size, self.follow)) for i, m in enumerate(matrices) if m is not None}
 
 
-def _projected(tree: PyTree, sides: Mapping[int, Side]) -> PyTree:
+def _projected(tree: ma.PyTree, sides: Mapping[int, Side]) -> ma.PyTree:
     """The tree with every matrix projected, in the dtype that it has, and all other leaves unchanged."""
     leaves, treedef = jtu.tree_flatten(tree)
     for i, side in sides.items():
@@ -247,7 +246,7 @@ def _projected(tree: PyTree, sides: Mapping[int, Side]) -> PyTree:
     return treedef.unflatten(leaves)
 
 
-def _moved(params: ma.Params | None, small: PyTree, sides: Mapping[int, Side]) -> PyTree:
+def _moved(params: ma.Params | None, small: ma.PyTree, sides: Mapping[int, Side]) -> ma.PyTree:
     """The parameters at a point of the projected space: moved along the directions that the projection keeps.
 
     The caller's functions of the parameters, such as `value_fn`, are evaluated there. The inner transform cannot move

@@ -1,7 +1,5 @@
 """GPAAdamW: AdamW with generalized primal averaging."""
 
-from jaxtyping import DTypeLike
-
 from .. import authoring as ma
 from .._transforms.primal_averaging import WEIGHT, PrimalAveraging
 from .adam import ScaleByAdam
@@ -52,7 +50,7 @@ class GPAAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated):
     _: ma.KW_ONLY
     train_interp_coeff: ma.Number = ma.number(0.7, needs=WEIGHT)
     eval_interp_coeff: ma.Number = ma.number(0.9967, needs=ma.FRACTION)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     decay_on_y: bool = ma.static(False)
 
     def transform(self) -> ma.Chain:

@@ -1,7 +1,5 @@
 """GramsAdamW: steps with the size of Adam's and the sign of the gradient."""
 
-from jaxtyping import DTypeLike
-
 from .. import authoring as ma
 from .._containers.cautious import Grams
 from .adam import ScaleByAdam
@@ -41,7 +39,7 @@ class GramsAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated)
     learning_rate: ma.Number = ma.number(1e-3)
     eps: ma.Number = ma.number(1e-6)
     _: ma.KW_ONLY
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
     def directions(self):
         return [Grams(self._part(ScaleByAdam, corrected_eps=False))]

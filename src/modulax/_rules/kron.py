@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .. import authoring as ma
-from .._protocol.schedule_values import at_start
 from .._support.arithmetic import real_dtype, safe_increment, scalar_like
 from .._support.keys import key, next_keys
 from .._transforms.matrices import matrices_as
 from .._transforms.outer_products import Product, applied
+from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import Side, largest_entry
 from ..linalg._products import adjoint, product, rare_product
 from ..linalg._triangular import divided_by_triangle
@@ -42,11 +42,11 @@ class KronState(ma.AbstractState):
     matrices, whose diagonal has the shape of the parameter.
     """
 
-    mu: PyTree = ma.like_params(moment=1.0)
-    left: PyTree = ma.like_params(exact=True, per_matrix=True)
-    right: PyTree = ma.like_params(exact=True, per_matrix=True)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
+    left: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
+    right: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
     update_counter: ma.Shared[ma.Count] = ma.shared(None)
-    rng_key: ma.Shared[Array] = ma.shared(None)
+    rng_key: ma.Shared[ma.Array] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.shared(None)
 
 
@@ -61,10 +61,10 @@ class _Now(NamedTuple):
         is_balanced: whether they are balanced before they move.
     """
 
-    unbias: Array
-    is_due: Array
-    since: Array
-    key: Array
+    unbias: ma.Array
+    is_due: ma.Array
+    since: ma.Array
+    key: ma.Array
     is_balanced: Any = None
 
 
@@ -272,17 +272,17 @@ class ScaleByKron(AbstractKron, ma.AbstractMatrixwise[KronState]):
             is_diagonal[longest] = True
         return tuple(not x for x in is_diagonal)
 
-    def _identity(self, x: Array, shape: tuple[int, ...], is_triangular: bool, sides: int) -> Array:
+    def _identity(self, x: ma.Array, shape: tuple[int, ...], is_triangular: bool, sides: int) -> ma.Array:
         """Multiples of the identity in a shape without their columns, for one of so many sides."""
         dtype = ma.at_least_float32(x.dtype)
-        scale = jnp.asarray(at_start(self.precond_init_scale), ma.default_float()) ** (1 / sides)
+        scale = jnp.asarray(ma.at_start(self.precond_init_scale), ma.default_float()) ** (1 / sides)
         scale = scale.astype(real_dtype(dtype))
         if is_triangular:
             return jnp.broadcast_to(scale.astype(dtype) * jnp.eye(shape[-1], dtype=dtype), (*shape, shape[-1]))
         return jnp.full(shape, scale)
 
 
-def _column(x: Array, s: KronState) -> Array:
+def _column(x: ma.Array, s: KronState) -> ma.Array:
     """Matrices as they are, and any other array as one column."""
     return x.reshape(-1, 1) if s.right is None else x
 
@@ -290,11 +290,11 @@ def _column(x: Array, s: KronState) -> Array:
 class _Factors(NamedTuple):
     """The factors of the matrices of one leaf, which broadcast with them where they are diagonal."""
 
-    left: Array
-    right: Array | None
+    left: ma.Array
+    right: ma.Array | None
 
     @classmethod
-    def of(cls, s: KronState, x: Array) -> "_Factors":
+    def of(cls, s: KronState, x: ma.Array) -> "_Factors":
         """The factors of matrices: diagonals are a column for the left side, and a row for the right one."""
         *batch, rows, columns = x.shape
         left = s.left if s.left.shape == (*batch, rows, rows) else s.left.reshape(*batch, rows, 1)
@@ -308,15 +308,15 @@ class _Factors(NamedTuple):
         right = None if self.right is None else self.right.reshape(s.right.shape)
         return dataclasses.replace(s, left=self.left.reshape(s.left.shape), right=right)
 
-    def whitened(self, x: Array, product: Product = product) -> Array:
+    def whitened(self, x: ma.Array, product: Product = product) -> ma.Array:
         """Multiply matrices by both factors: $Q_L X Q_R^*$."""
         return _times(self.right, _times(self.left, x, "left", product), "right", product)
 
-    def whitened_back(self, x: Array) -> Array:
+    def whitened_back(self, x: ma.Array) -> ma.Array:
         """Multiply matrices by the adjoints of both factors: $Q_L^* X Q_R$."""
         return _times(self.right, _times(self.left, x, "left", back=True), "right", back=True)
 
-    def colored(self, x: Array) -> Array:
+    def colored(self, x: ma.Array) -> ma.Array:
         """Divide matrices by the adjoints of both factors: $Q_L^{-*} X Q_R^{-1}$."""
         return _divided(self.right, _divided(self.left, x, "left"), "right")
 
@@ -328,7 +328,7 @@ class _Factors(NamedTuple):
         of_right = largest_entry(self.right)
         return _Factors(self.left / most, self.right / of_right), most * of_right
 
-    def balanced(self, is_due: Array) -> "_Factors":
+    def balanced(self, is_due: ma.Array) -> "_Factors":
         """Return the factors with equal largest entries, and the same Kronecker product; or as they are."""
         if self.right is None:
             return self
@@ -337,11 +337,11 @@ class _Factors(NamedTuple):
         return _Factors(self.left * by, self.right / by)
 
 
-def _is_diagonal(q: Array) -> bool:
+def _is_diagonal(q: ma.Array) -> bool:
     return 1 in q.shape[-2:]
 
 
-def _times(q: Array | None, x: Array, side: Side, product: Product = product, *, back: bool = False) -> Array:
+def _times(q: ma.Array | None, x: ma.Array, side: Side, product: Product = product, *, back: bool = False) -> ma.Array:
     if q is None:
         return x
     if _is_diagonal(q):
@@ -349,7 +349,7 @@ def _times(q: Array | None, x: Array, side: Side, product: Product = product, *,
     return applied(x, adjoint(q) if back == (side == "left") else q, side, product)
 
 
-def _divided(q: Array | None, x: Array, side: Side) -> Array:
+def _divided(q: ma.Array | None, x: ma.Array, side: Side) -> ma.Array:
     if q is None:
         return x
     if _is_diagonal(q):
@@ -357,19 +357,21 @@ def _divided(q: Array | None, x: Array, side: Side) -> Array:
     return divided_by_triangle(x, q) if side == "right" else adjoint(divided_by_triangle(adjoint(x), q))
 
 
-def _noisy(x: Array, noise: Array) -> Array:
+def _noisy(x: ma.Array, noise: ma.Array) -> ma.Array:
     largest = largest_entry(x)
     return x + _DAMPING * largest * jnp.mean(jnp.abs(x / largest), axis=(-2, -1), keepdims=True) * noise
 
 
-def _whitened(factors: _Factors, x: Array, product: Product = product) -> tuple[_Factors, Array, Array]:
+def _whitened(factors: _Factors, x: ma.Array, product: Product = product) -> tuple[_Factors, ma.Array, ma.Array]:
     """Scaled factors, scaled matrices that they whiten, and the scale of what they whiten twice."""
     scaled, most = factors.scaled()
     largest = largest_entry(x)
     return scaled, scaled.whitened(x / largest, product), most * largest * most
 
 
-def _improved(learning_rate: Array, is_balanced: Array, noise: Array, x: Array, factors: _Factors) -> _Factors:
+def _improved(
+    learning_rate: ma.Array, is_balanced: ma.Array, noise: ma.Array, x: ma.Array, factors: _Factors
+) -> _Factors:
     """The factors of matrices after a step."""
     factors = factors.balanced(is_balanced)
     scaled, a, scale = _whitened(factors, x, rare_product)
@@ -384,7 +386,7 @@ def _improved(learning_rate: Array, is_balanced: Array, noise: Array, x: Array, 
     return _Factors(left, right)
 
 
-def _change(q: Array, a: Array, b: Array, side: Side) -> Array:
+def _change(q: ma.Array, a: ma.Array, b: ma.Array, side: Side) -> ma.Array:
     """The step of a factor, divided by its learning rate."""
     if _is_diagonal(q):
         axis = -1 if side == "left" else -2
@@ -394,7 +396,7 @@ def _change(q: Array, a: Array, b: Array, side: Side) -> Array:
     return rare_product(jnp.triu(of_a - of_b) / _or_one(_norm_bound(of_a + of_b)), q)
 
 
-def _norm_bound(x: Array) -> Array:
+def _norm_bound(x: ma.Array) -> ma.Array:
     """A lower bound of the spectral norm of positive semidefinite matrices: a power step from the longest column."""
     largest = largest_entry(x)
     x = x / largest
@@ -403,28 +405,28 @@ def _norm_bound(x: Array) -> Array:
     return _length(product(x, y / _or_one(_length(y)))) * largest
 
 
-def _length(x: Array) -> Array:
+def _length(x: ma.Array) -> ma.Array:
     return ma.safe_sqrt(jnp.sum(ma.abs_sq(x), axis=-2, keepdims=True))
 
 
-def _or_one(x: Array) -> Array:
+def _or_one(x: ma.Array) -> ma.Array:
     """A divisor that isn't negative, or one where it is zero."""
     return jnp.where(x > 0, x, 1)
 
 
-def with_two_axes(params: ma.Params) -> PyTree:
+def with_two_axes(params: ma.Params) -> ma.PyTree:
     """A mask of all arrays with at least two axes, which are those that decay in the authors' code."""
     return jtu.tree_map(lambda p: p.ndim > 1, params)
 
 
-class AbstractDecayByAxes(ma.AbstractWeightDecay):
+class AbstractDecayByAxes(AbstractWeightDecay):
     """Decoupled weight decay, by default of all arrays with at least two axes.
 
     Args:
         mask: which parameters decay, as in `AddDecayedWeights`; by default all arrays with at least two axes.
     """
 
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
     def decays(self):
         return [ma.AddDecayedWeights(self.weight_decay, with_two_axes if self.mask is None else self.mask)]
@@ -434,7 +436,7 @@ class Kron(
     AbstractKron,
     AbstractDecayByAxes,
     AbstractKronFactors,
-    ma.AbstractWeightDecay,
+    AbstractWeightDecay,
     AbstractKronMomentum,
     ma.AbstractRated,
 ):

@@ -1,7 +1,5 @@
 """LAMB: AdamW with layer-wise trust ratios."""
 
-from typing import Any
-
 from .. import authoring as ma
 from .._transforms.trust_ratio import ScaleByTrustRatio
 from .adam import ScaleByAdam
@@ -44,7 +42,7 @@ class LAMB(ma.AbstractMoments, ma.AbstractRated):
     _: ma.KW_ONLY
     eps_root: ma.Number = ma.number(0.0)
     weight_decay: ma.Number = ma.number(0.0)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
     def decays(self):
         return [ma.AddDecayedWeights(self.weight_decay, self.mask), ScaleByTrustRatio()]

@@ -1,9 +1,8 @@
 """LaProp: a momentum of normalized gradients, weighted by their learning rates."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from .. import authoring as ma
 from .._transforms.decayed_step import DecayedStep
@@ -16,13 +15,13 @@ class ScaleByLaPropState(ma.AbstractState):
     their squares, take the place of `nu`. What is not needed is None.
     """
 
-    mu: PyTree
-    nu: PyTree = ma.like_params(nonnegative=True)
-    nu_max: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
+    nu_max: ma.PyTree = ma.like_params(nonnegative=True)
     # Exact, because a difference of the two is divided by.
-    mean: PyTree = ma.like_params(exact=True)
-    mean_square: PyTree = ma.like_params(exact=True, nonnegative=True)
-    mean_rate: ma.Shared[Float[Array, ""]] = ma.shared(None)
+    mean: ma.PyTree = ma.like_params(exact=True)
+    mean_square: ma.PyTree = ma.like_params(exact=True, nonnegative=True)
+    mean_rate: ma.Shared[ma.Scalar] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -44,7 +43,7 @@ class AbstractLaProp(ma.AbstractFields):
     b1: ma.Number = ma.number(0.9, needs=ma.DECAY)
     b2: ma.Number = ma.number(0.999, needs=ma.DECAY)
     eps: ma.Number = ma.number(1e-15)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     centered: bool = ma.static(False)
     amsgrad: bool = ma.static(False)
@@ -167,7 +166,7 @@ class LaProp(AbstractLaProp, ma.AbstractOptimizer):
 
     learning_rate: ma.Number = ma.number(4e-4)
     weight_decay: ma.Number = ma.number(0.0)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
 
     def transform(self) -> ma.Chain:
         return ma.Chain(self._part(ScaleByLaProp), self._part(DecayedStep, kind="independent", after=True))

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.tree_util as jtu
-from jaxtyping import PyTree
 
 from .. import authoring as ma
 from .._protocol.masks import AbstractLabels
@@ -23,7 +22,7 @@ class _Both(AbstractLabels):
     def __hash__(self) -> int:
         return hash((self.masks, self.wanted))
 
-    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+    def labels(self, tree: ma.PyTree, *, partial: bool = False) -> list[Any]:
         del partial
         every = [True] * len(jtu.tree_leaves(tree))
         found = [every if mask is None else mask.labels(tree) for mask in self.masks]
@@ -69,10 +68,10 @@ class LARS(ma.AbstractRated):
     """
 
     weight_decay: ma.Number = ma.number(0.0)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
     trust_coefficient: ma.Number = ma.number(0.001)
     eps: ma.Number = ma.number(0.0)
-    trust_ratio_mask: Any = ma.static(None, converter=ma.as_labels)
+    trust_ratio_mask: ma.Mask = ma.mask()
     momentum: ma.Number = ma.number(0.9)
     nesterov: bool = ma.static(False)
     follow: ma.Follow = ma.followed()

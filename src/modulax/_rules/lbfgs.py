@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Float, Inexact, Int, PyTree
+from jaxtyping import Bool, Float, Inexact, Int
 
 from .. import authoring as ma
 from .._support.arithmetic import safe_increment
@@ -20,9 +20,9 @@ from .._transforms.basic import Identity
 from .._transforms.line import Scalar, times
 from .._transforms.zoom import ScaleByZoomLinesearch
 from ..tree._align import align, check_same_shapes
-from ..tree._math import choose, total
+from ..tree._math import choose, inner, total
 
-Leaves = list[Inexact[Array, "..."]]
+Leaves = list[Inexact[ma.Array, "..."]]
 
 
 class ScaleByLBFGSState(ma.AbstractState):
@@ -42,11 +42,11 @@ class ScaleByLBFGSState(ma.AbstractState):
     )
 
     count: ma.Count = ma.shared()
-    params: PyTree = ma.like_params(exact=True)
-    updates: PyTree = ma.like_params(exact=True)
-    diff_params_memory: PyTree = ma.like_params(exact=True)
-    diff_updates_memory: PyTree = ma.like_params(exact=True)
-    weights_memory: Float[Array, " memory"] = ma.shared()
+    params: ma.PyTree = ma.like_params(exact=True)
+    updates: ma.PyTree = ma.like_params(exact=True)
+    diff_params_memory: ma.PyTree = ma.like_params(exact=True)
+    diff_updates_memory: ma.PyTree = ma.like_params(exact=True)
+    weights_memory: Float[ma.Array, " memory"] = ma.shared()
     skipped: ma.Count = ma.shared()
 
 
@@ -92,7 +92,7 @@ class ScaleByLBFGS(ma.AbstractTransform):
     def init(self, params: ma.Params) -> ScaleByLBFGSState:
         """Empty memories."""
 
-        def memory(p: Array) -> Array:
+        def memory(p: ma.Array) -> ma.Array:
             zeros = jnp.zeros_like(p, ma.at_least_float32(p.dtype))  # with the sharding of the parameter
             return jnp.broadcast_to(zeros, (self.memory_size, *p.shape))
 
@@ -148,7 +148,7 @@ class ScaleByLBFGS(ma.AbstractTransform):
             skipped=jnp.where(is_skipped, safe_increment(state.skipped), state.skipped),
         )
 
-    def _scale(self, g: Leaves, memory_y: Leaves, weights: Array, newest: Int[Array, ""]) -> Scalar:
+    def _scale(self, g: Leaves, memory_y: Leaves, weights: ma.Array, newest: Int[ma.Array, ""]) -> Scalar:
         r"""Scale $\gamma$ of the initial inverse-Hessian estimate $\gamma I$."""
         if not self.scale_init_precond:
             return jnp.ones((), weights.dtype)
@@ -160,9 +160,9 @@ class ScaleByLBFGS(ma.AbstractTransform):
         return jnp.where(has_pair, 1 / jnp.where(has_pair, curvature, 1), 1 / length)
 
 
-def _weight(s: Leaves, y: Leaves, count: ma.Count) -> tuple[Bool[Array, ""], Scalar]:
+def _weight(s: Leaves, y: Leaves, count: ma.Count) -> tuple[Bool[ma.Array, ""], Scalar]:
     """Whether a pair has enough curvature to be kept, and the reciprocal of its inner product."""
-    product, size_s, size_y = ma.inner(s, y), total(ma.abs_sq, s), total(ma.abs_sq, y)
+    product, size_s, size_y = inner(s, y), total(ma.abs_sq, s), total(ma.abs_sq, y)
     limits = jnp.finfo(product.dtype)
     # Below `tiny`, the reciprocals of positive numbers overflow.
     is_kept = (count > 0) & (product > limits.eps * ma.safe_sqrt(size_s) * ma.safe_sqrt(size_y))
@@ -184,7 +184,7 @@ def _most(dtype: Any) -> float:
     return float(jnp.finfo(dtype).max) / 4
 
 
-def _largest(x: Array) -> Scalar:
+def _largest(x: ma.Array) -> Scalar:
     return jnp.max(jnp.abs(x), initial=0).astype(ma.default_float())
 
 
@@ -192,8 +192,8 @@ def two_loops(
     g: Leaves,
     memory_s: Leaves,
     memory_y: Leaves,
-    weights: Array,
-    oldest_first: Int[Array, " memory"],
+    weights: ma.Array,
+    oldest_first: Int[ma.Array, " memory"],
     scale: Scalar,
 ) -> Leaves:
     """The two-loop recursion: Nocedal and Wright, algorithm 7.4."""
@@ -201,13 +201,13 @@ def two_loops(
     def plus(x: Leaves, factor: Scalar, direction: Leaves) -> Leaves:
         return [a + times(d, factor) for a, d in zip(x, direction, strict=True)]
 
-    def back(q: Leaves, i: Array) -> tuple[Leaves, Scalar]:
-        alpha = weights[i] * ma.inner([m[i] for m in memory_s], q).astype(weights.dtype)
+    def back(q: Leaves, i: ma.Array) -> tuple[Leaves, Scalar]:
+        alpha = weights[i] * inner([m[i] for m in memory_s], q).astype(weights.dtype)
         return plus(q, -alpha, [m[i] for m in memory_y]), alpha
 
-    def forth(r: Leaves, step: tuple[Array, Scalar]) -> tuple[Leaves, None]:
+    def forth(r: Leaves, step: tuple[ma.Array, Scalar]) -> tuple[Leaves, None]:
         i, alpha = step
-        beta = weights[i] * ma.inner([m[i] for m in memory_y], r).astype(weights.dtype)
+        beta = weights[i] * inner([m[i] for m in memory_y], r).astype(weights.dtype)
         return plus(r, alpha - beta, [m[i] for m in memory_s]), None
 
     q, alphas = jax.lax.scan(back, g, oldest_first, reverse=True)

@@ -3,7 +3,6 @@
 from typing import Literal
 
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, PyTree
 
 from .. import authoring as ma
 
@@ -13,7 +12,7 @@ class ScaleByLionState(ma.AbstractState):
 
     optax_fields = ("count", "mu")
 
-    mu: PyTree = ma.like_params(moment=1.0)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -28,7 +27,7 @@ class AbstractLion(ma.AbstractFields):
 
     b1: ma.Number = ma.number(0.9, needs=ma.DECAY)
     b2: ma.Number = ma.number(0.99, needs=ma.DECAY)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByLion(AbstractLion, ma.AbstractLeafwise[ScaleByLionState]):
@@ -70,7 +69,7 @@ class ScaleByLion(AbstractLion, ma.AbstractLeafwise[ScaleByLionState]):
         mu = ma.moment(self.b2, s.mu, g)
         return self._sign(c), ScaleByLionState(mu=mu)
 
-    def _sign(self, c: Array) -> Array:
+    def _sign(self, c: ma.Array) -> ma.Array:
         if self.mode == "hard":
             return jnp.sign(c)
         if self.mode == "refined":

@@ -1,7 +1,6 @@
 """MADGRAD: dual averaging with momentum and a cube root in the denominator."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
 
 from .. import authoring as ma
 
@@ -11,9 +10,9 @@ class ScaleByMADGRADState(ma.AbstractState):
 
     optax_fields = ("count", "grad_sum_sq", "s", "x0")
 
-    grad_sum_sq: PyTree = ma.like_params(exact=True)
-    s: PyTree = ma.like_params(exact=True)
-    x0: PyTree = ma.like_params(copied=True)
+    grad_sum_sq: ma.PyTree = ma.like_params(exact=True)
+    s: ma.PyTree = ma.like_params(exact=True)
+    x0: ma.PyTree = ma.like_params(copied=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -77,7 +76,7 @@ class ScaleByMADGRAD(AbstractMADGRAD, ma.AbstractLeafwise[ScaleByMADGRADState]):
         return (1 - self.momentum) * (z - p), ScaleByMADGRADState(grad_sum_sq=squares, s=total, x0=s.x0)
 
 
-def _cube_root(x: Array) -> Array:
+def _cube_root(x: ma.Array) -> ma.Array:
     """The cube root of a nonnegative number, with a derivative of zero at zero."""
     positive = x > 0
     return jnp.where(positive, jnp.cbrt(jnp.where(positive, x, 1)), 0)

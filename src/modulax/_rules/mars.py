@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
+from .._containers.partition import Partition
 from .._protocol.masks import AbstractLabels, mask_of
 from .._protocol.transform import Effect
 from .._transforms.matrices import MatrixLabels
@@ -27,13 +27,13 @@ class _Labels(AbstractLabels):
     owner: str
     where: AbstractLabels | None
 
-    def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
+    def labels(self, tree: ma.PyTree, *, partial: bool = False) -> list[Any]:
         del partial
         is_matrix = [x.ndim > 1 for x in jtu.tree_leaves(tree)]
         mask = is_matrix if self.where is None else mask_of(self.owner, self.where, tree, "where")
         return ["mars" if x else "adam" for x in mask]
 
-    def refuse_unused(self, owner: object, tree: PyTree) -> None:
+    def refuse_unused(self, owner: object, tree: ma.PyTree) -> None:
         if self.where is not None:
             self.where.refuse_unused(owner, tree)
 
@@ -71,8 +71,8 @@ class AbstractMARS(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     learning_rate: ma.Number = ma.number(3e-3)
     _: dataclasses.KW_ONLY
-    mu_dtype: DTypeLike | None = ma.static(None)
-    where: Any = ma.static(None, converter=ma.as_labels)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
+    where: ma.Mask = ma.mask()
     adam_weight_decay: ma.Number = ma.number(0.1)
 
     @abc.abstractmethod
@@ -83,11 +83,11 @@ class AbstractMARS(  # pyright: ignore[reportIncompatibleVariableOverride]
         """Return which parameters are trained by `"mars"`, and which by `"adam"`."""
         return _Labels(type(self).__name__, self.where)
 
-    def transform(self) -> ma.Partition:
+    def transform(self) -> Partition:
         rate = self.learning_rate if self.adam_learning_rate is None else self.adam_learning_rate
         decay = ma.AddDecayedWeights(self.adam_weight_decay)
         adam = ma.Chain(self.of_others(), decay, ma.ScaleByLearningRate(rate))
-        return ma.Partition({"mars": super().transform(), "adam": adam}, self.labels())
+        return Partition({"mars": super().transform(), "adam": adam}, self.labels())
 
 
 class MARS(ma.AbstractMoments, AbstractMARS):
@@ -271,7 +271,7 @@ class MARSShampoo(AbstractByRole, AbstractNewtonSchulz, AbstractMARS):
     _: dataclasses.KW_ONLY
     consistent_rms: ma.OptionalNumber = ma.number(None, optional=True)
 
-    def _effect(self, tree: ma.Params, state: ma.State | None = None) -> Effect:
+    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
         del state
         if self.where is None:
             return mistakes_beside_adamw(self, self.roles, tree)
@@ -289,7 +289,7 @@ class MARSShampoo(AbstractByRole, AbstractNewtonSchulz, AbstractMARS):
         muon = self._part(ScaleByMuon, beta=self.b1, eps=eps, nesterov=False, weight_dimension_numbers=self.roles)
         matrices = ma.Chain(muon, self._part(ScaleByShape, weight_dimension_numbers=self.roles))
         parts = {"muon": matrices, "adam": self._adam(self.b1, self.b2)}
-        return [self._part(ReduceVariance, beta=self.b1), ma.Partition(parts, self._labels("muon"))]
+        return [self._part(ReduceVariance, beta=self.b1), Partition(parts, self._labels("muon"))]
 
     def of_others(self):
         return self._adam(self.adam_b1, self.adam_b2)

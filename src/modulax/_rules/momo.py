@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, PyTree
 
 from .. import authoring as ma
 from .._support.arithmetic import loss_of
 from .._transforms.regularization import decayed
-from ..tree._math import total
+from ..tree._math import inner, total
 
 
 class MomoState(ma.AbstractState):
@@ -22,10 +21,10 @@ class MomoState(ma.AbstractState):
 
     optax_fields = ("exp_avg", "barf", "gamma", "lb", "count")
 
-    exp_avg: PyTree = ma.like_params(moment=1.0)
-    barf: ma.Shared[Float[Array, ""]] = ma.shared(None)
-    gamma: ma.Shared[Float[Array, ""]] = ma.shared(None)
-    lb: ma.Shared[Float[Array, ""]] = ma.shared(None)
+    exp_avg: ma.PyTree = ma.like_params(moment=1.0)
+    barf: ma.Shared[ma.Scalar] = ma.shared(None)
+    gamma: ma.Shared[ma.Scalar] = ma.shared(None)
+    lb: ma.Shared[ma.Scalar] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -34,27 +33,27 @@ class MomoAdamState(ma.AbstractState):
 
     optax_fields = ("exp_avg", "exp_avg_sq", "barf", "gamma", "lb", "count")
 
-    exp_avg: PyTree = ma.like_params(moment=1.0)
-    exp_avg_sq: PyTree = ma.like_params(nonnegative=True)
-    barf: ma.Shared[Float[Array, ""]] = ma.shared(None)
-    gamma: ma.Shared[Float[Array, ""]] = ma.shared(None)
-    lb: ma.Shared[Float[Array, ""]] = ma.shared(None)
+    exp_avg: ma.PyTree = ma.like_params(moment=1.0)
+    exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)
+    barf: ma.Shared[ma.Scalar] = ma.shared(None)
+    gamma: ma.Shared[ma.Scalar] = ma.shared(None)
+    lb: ma.Shared[ma.Scalar] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
 class MomoNumbers(NamedTuple):
     """Numbers shared by all leaves in a step of MoMo: decay rate, step size, weight decay, and the new shared state."""
 
-    beta: Array
+    beta: ma.Array
     correction: Any
-    tau: Array
-    decay: Array
-    barf: Array
-    gamma: Array
-    lb: Array
+    tau: ma.Array
+    decay: ma.Array
+    barf: ma.Array
+    gamma: ma.Array
+    lb: ma.Array
 
 
-def start_of_momo(lower_bound: Any) -> dict[str, Array]:
+def start_of_momo(lower_bound: Any) -> dict[str, ma.Array]:
     """The initial values of the shared fields of the state."""
     zeros = {name: jnp.zeros((), ma.default_float()) for name in ("barf", "gamma")}
     return {**zeros, "lb": jnp.array(lower_bound, ma.default_float())}
@@ -65,8 +64,8 @@ def momo_numbers(
     state: Any,
     beta: Any,
     corrections: tuple[Any, Any],
-    loss: Array,
-    products: tuple[Array, Array, Array],
+    loss: ma.Array,
+    products: tuple[ma.Array, ma.Array, ma.Array],
 ) -> MomoNumbers:
     """The numbers of one step of MoMo or MoMoAdam.
 
@@ -196,7 +195,7 @@ class ScaleByMoMo(AbstractLossModel, AbstractAverages, ma.AbstractLeafwise[MomoS
         beta = jnp.where(count == 0, 0, self.beta)  # the averages start at the first values
         # Computed again in `update_leaf`, because a survey returns nothing that has the size of the parameters.
         mean = jtu.tree_map(lambda m, g: ma.moment(beta, m, g), state.exp_avg, updates)
-        products = ma.inner(updates, params), ma.inner(mean, params), total(ma.abs_sq, mean)
+        products = inner(updates, params), inner(mean, params), total(ma.abs_sq, mean)
         return momo_numbers(self, state, beta, (1, 1), loss_of(value), products)
 
     def share(self, now):
@@ -254,15 +253,15 @@ class ScaleByMoMoAdam(AbstractLossModel, AbstractAdamAverages, ma.AbstractLeafwi
         t = count + 1
         rho, bias2 = ma.bias(self.b1, t), ma.bias(self.b2, t)
 
-        def preconditioned(m: Array, v: Array, g: Array) -> Array:
+        def preconditioned(m: ma.Array, v: ma.Array, g: ma.Array) -> ma.Array:
             return m / self._scale(bias2, ma.moment(self.b2, v, ma.abs_sq(g)))
 
         mean = jtu.tree_map(lambda m, g: ma.moment(self.b1, m, g), state.exp_avg, updates)
         direction = jtu.tree_map(preconditioned, mean, state.exp_avg_sq, updates)
-        products = ma.inner(updates, params), ma.inner(mean, params), ma.inner(mean, direction)
+        products = inner(updates, params), inner(mean, params), inner(mean, direction)
         return momo_numbers(self, state, self.b1, (rho, bias2), loss_of(value), products)
 
-    def _scale(self, bias2: Any, v: Array) -> Array:
+    def _scale(self, bias2: Any, v: ma.Array) -> ma.Array:
         return self.eps + ma.safe_sqrt(v / bias2)
 
     def share(self, now):

@@ -12,11 +12,10 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._protocol.masks import AbstractLabels
-from .._protocol.transform import Effect
+from .._protocol.transform import AbstractStatelessTransform, Effect
 from .._roles.find import AbstractRoles
 from .._support.arithmetic import in_dtype
 from .._transforms.blocks import map_whole
@@ -51,7 +50,7 @@ class MuonState(ma.AbstractState):
 
     optax_fields = ("count", "mu", "ns_coeffs")
 
-    mu: PyTree = ma.like_params(moment=1.0)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -73,7 +72,7 @@ class AbstractNewtonSchulz(ma.AbstractFields):
     _: ma.KW_ONLY
     ns_coeffs: Any = ma.numbers(((3.4445, -4.775, 2.0315),), arranged=as_coefficients)
     ns_steps: int = ma.static(5, least=0)
-    dtype: DTypeLike | None = ma.static(None)
+    dtype: ma.DTypeLike | None = ma.static(None)
     over: str | tuple[str, ...] | None = ma.static(None, converter=axis_names)
 
 
@@ -113,7 +112,7 @@ class AbstractOfMatrices(ma.AbstractFields):
             hidden layers, of convolutions and of attention.
     """
 
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     weight_dimension_numbers: Any = ma.static(None, converter=matrices_as(MuonDimensionNumbers))
 
@@ -149,7 +148,7 @@ class AbstractScaleByMuon(AbstractMuonMomentum, ma.AbstractMatrixwise[S]):
     _: ma.KW_ONLY
     eps: eqx.AbstractVar[Any]
 
-    def direction(self, now: Any, g: Array, mu: Array) -> Array:
+    def direction(self, now: Any, g: ma.Array, mu: ma.Array) -> ma.Array:
         """Return the array to orthogonalize, from a gradient and the new momentum."""
         del now
         return ma.moment(self.beta, mu, g) if self.nesterov else mu
@@ -158,7 +157,7 @@ class AbstractScaleByMuon(AbstractMuonMomentum, ma.AbstractMatrixwise[S]):
         mu = ma.moment(self.beta, s.mu, g)
         return (self.sent(self.direction(now, g, mu)),), dataclasses.replace(s, mu=mu)
 
-    def sent(self, d: Array) -> Array:
+    def sent(self, d: ma.Array) -> ma.Array:
         """Return an array in the dtype in which devices exchange it."""
         # Bfloat16 has the range of float32, so that nothing is lost before the first division but bits.
         is_narrow = self.dtype is not None and self.dtype == jnp.bfloat16 and d.dtype == jnp.float32
@@ -169,11 +168,11 @@ class AbstractScaleByMuon(AbstractMuonMomentum, ma.AbstractMatrixwise[S]):
         return orthogonalize_parts(x, parts, self.ns_coeffs, self.ns_steps, **options)
 
 
-def polar_factors(rule: AbstractScaleByMuon, matrices: Sequence[Matrix], momenta: list[Array]) -> list[Array]:
+def polar_factors(rule: AbstractScaleByMuon, matrices: Sequence[Matrix], momenta: list[ma.Array]) -> list[ma.Array]:
     """Return the orthogonal factors of arrays, which are matrices in these ways, in at least float32."""
     layouts = [rule._layout(matrix, None) for matrix in matrices]
 
-    def factors(now: Any, xs: list[Array]) -> list[Array]:
+    def factors(now: Any, xs: list[ma.Array]) -> list[ma.Array]:
         return widened(map_whole(now._map_parts, layouts, list(map(now.sent, xs)), now.over, "ScaleByMuon(over=...)"))
 
     return on_auto_axes(factors, rule, momenta)
@@ -260,13 +259,13 @@ class ScaleByMuon(AbstractOfMatrices, AbstractMuon, AbstractScaleByMuon[MuonStat
         return _nuclear_norm(others[0], u) * u if self.adaptive else u, s
 
 
-def _nuclear_norm(x: Array, orthogonal: Array) -> Array:
+def _nuclear_norm(x: ma.Array, orthogonal: ma.Array) -> ma.Array:
     """The sum of the singular values of `x`, given its orthogonal factor."""
     # The inner product with the orthogonal factor is this sum, so that no singular value is computed.
     return jnp.sum((x.conj() * orthogonal).real, axis=(-2, -1), keepdims=True).astype(x.dtype)
 
 
-class ScaleByShape(ma.AbstractStatelessTransform):
+class ScaleByShape(AbstractStatelessTransform):
     r"""Scales the update of each matrix by a factor of its shape, so that one learning rate suits all layer widths.
 
     $$
@@ -304,7 +303,7 @@ class ScaleByShape(ma.AbstractStatelessTransform):
             [g if m is None else self._scaled(g, m) for g, m in zip(leaves, matrices, strict=True)]
         )
 
-    def _scaled(self, g: Array, matrix: Matrix) -> Array:
+    def _scaled(self, g: ma.Array, matrix: Matrix) -> ma.Array:
         wide = g.astype(ma.at_least_float32(g.dtype))
         rows, columns = matrix.size
         factor: Any = self._factor(rows, columns)
@@ -452,7 +451,7 @@ class Muon(AbstractShaped, AbstractBesideAdamW, AbstractMuon, ma.AbstractRated):
         nesterov = self.nesterov and self.follow == "optax"
         return super()._adamw(eps=self.eps, eps_root=self.adam_eps_root, nesterov=nesterov, **options)
 
-    def _effect(self, tree: ma.Params, state: ma.State | None = None) -> Effect:
+    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
         if self.follow == "optax":
             effect = Effect(warnings=names_that_deny(self, self._matrices(), tree))
         else:

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array
 
 from .. import authoring as ma
 from .._protocol.counted import AbstractCounted
@@ -19,7 +18,7 @@ class AddNoiseState(ma.AbstractState):
     optax_fields = ("count", "rng_key")
 
     count: ma.Count = ma.shared()
-    rng_key: Array = ma.shared()
+    rng_key: ma.Array = ma.shared()
 
 
 class AddNoise(AbstractCounted):
@@ -66,7 +65,7 @@ class AddNoise(AbstractCounted):
         return treedef.unflatten(noisy), AddNoiseState(count=safe_increment(state.count), rng_key=kept)
 
 
-def _with_noise(g: Array, k: Array, deviation: Array) -> Array:
+def _with_noise(g: ma.Array, k: ma.Array, deviation: ma.Array) -> ma.Array:
     dtype = ma.at_least_float32(g.dtype)
     noise = jax.random.normal(k, g.shape, dtype) * deviation.astype(real_dtype(dtype)).astype(dtype)
     return (g.astype(dtype) + noise).astype(g.dtype)

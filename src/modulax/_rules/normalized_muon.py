@@ -1,9 +1,6 @@
 """Muon whose orthogonalized matrices are normalized by their second moments: NorMuon and AdaMuon."""
 
-import math
-
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
 
 from .. import authoring as ma
 from .beside_adamw import AbstractBesideOwnAdamW
@@ -16,12 +13,12 @@ class NormalizedMuonState(ma.AbstractState):
     The moments are None for leaves that aren't matrices. The second moment of NorMuon has one entry for each output.
     """
 
-    mu: PyTree = ma.like_params(moment=1.0)
-    nu: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.shared(None)
 
 
-def _norm(x: Array) -> Array:
+def _norm(x: ma.Array) -> ma.Array:
     """The Frobenius norm of each matrix."""
     return ma.safe_sqrt(jnp.sum(ma.abs_sq(x), axis=(-2, -1), keepdims=True))
 
@@ -179,7 +176,7 @@ class ScaleByAdaMuon(AbstractOfMatrices, AbstractAdaMuon, AbstractScaleByMuon[No
         (o,) = g
         nu = ma.moment(self.beta if self.b2 is None else self.b2, s.nu, ma.abs_sq(o))
         x = o / (ma.safe_sqrt(nu) + self.moment_eps)
-        norm = self.consistent_rms * math.sqrt(math.prod(o.shape[-2:]))
+        norm = self.consistent_rms * (o.shape[-2] * o.shape[-1]) ** 0.5
         return ma.ratio(norm, _norm(x) + self.moment_eps) * x, NormalizedMuonState(s.mu, nu)
 
 

@@ -1,7 +1,6 @@
 """NovoGrad: momentum of normalized gradients, with one second moment per array."""
 
 import jax.numpy as jnp
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._support.arithmetic import real_dtype
@@ -13,8 +12,8 @@ class ScaleByNovoGradState(ma.AbstractState):
 
     optax_fields = ("count", "mu", "nu")
 
-    mu: PyTree
-    nu: PyTree = ma.like_params(nonnegative=True)
+    mu: ma.PyTree
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -64,7 +63,7 @@ class ScaleByNovoGrad(AbstractNovoGrad, ma.AbstractLeafwise[ScaleByNovoGradState
     needs = ("params",)
 
     _: ma.KW_ONLY
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
     def init_leaf(self, p):
         # A sum over the whole array, which a low-precision dtype could not hold.

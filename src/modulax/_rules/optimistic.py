@@ -1,7 +1,6 @@
 """Optimistic gradient descent: gradients extrapolated by their last change."""
 
 import jax.numpy as jnp
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
 from .adam import ScaleByAdam
@@ -12,7 +11,7 @@ class ScaleByOptimisticGradientState(ma.AbstractState):
 
     optax_fields = ("is_initial_step", "previous_gradient")
 
-    previous_gradient: PyTree
+    previous_gradient: ma.PyTree
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -128,7 +127,7 @@ class OptimisticAdam(ma.AbstractRated):
     b2: ma.Number = ma.number(0.999, needs=ma.DECAY)
     eps: ma.Number = ma.number(1e-8)
     eps_root: ma.Number = ma.number(0.0)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     nesterov: bool = ma.static(True)
 
     def directions(self):

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 
 from .. import authoring as ma
 from .._support.arithmetic import loss_of
-from ..tree._math import total
 
 
 class ScaleByPolyak(ma.AbstractLeafwise):
@@ -45,7 +44,7 @@ class ScaleByPolyak(ma.AbstractLeafwise):
         if self.variant == "sps+":
             gap = jnp.maximum(gap, 0)
         # At a stationary point the squared norm is zero, and `eps` is zero by default.
-        return jnp.minimum(ma.ratio(gap, self.eps + total(ma.abs_sq, updates)), self.max_learning_rate)
+        return jnp.minimum(ma.ratio(gap, self.eps + ma.norm(updates, squared=True)), self.max_learning_rate)
 
     def update_leaf(self, now, g, s, p):
         del p

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, ArrayLike, Int, Key, PyTree, UInt32
+from jaxtyping import ArrayLike, Int, Key, UInt32
 
 from .. import authoring as ma
 from .._support.arithmetic import is_inexact_array
@@ -17,7 +17,7 @@ from ..tree._paths import leaves_with_paths
 from .sgd import SGD
 
 
-def per_example_global_norm_clip(grads: ma.Updates, l2_norm_clip: ArrayLike) -> tuple[ma.Updates, Int[Array, ""]]:
+def per_example_global_norm_clip(grads: ma.Updates, l2_norm_clip: ArrayLike) -> tuple[ma.Updates, Int[ma.Array, ""]]:
     """Clips per-example gradients by their global norm, and sums them over the examples.
 
     Args:
@@ -41,7 +41,7 @@ def per_example_global_norm_clip(grads: ma.Updates, l2_norm_clip: ArrayLike) -> 
 
 def per_example_layer_norm_clip(
     grads: ma.Updates, global_l2_norm_clip: ArrayLike, uniform: bool = True
-) -> tuple[ma.Updates, PyTree[Int[Array, ""]]]:
+) -> tuple[ma.Updates, ma.PyTree[Int[ma.Array, ""]]]:
     r"""Clips per-example gradients array by array, with a bounded global norm, and sums them over the examples.
 
     Args:
@@ -70,11 +70,11 @@ def per_example_layer_norm_clip(
     return treedef.unflatten([s for s, _ in pairs]), treedef.unflatten([n for _, n in pairs])
 
 
-def _clipped_sum(grads: PyTree, bound: Array) -> tuple[PyTree, Array]:
+def _clipped_sum(grads: ma.PyTree, bound: ma.Array) -> tuple[ma.PyTree, ma.Array]:
     totals = jax.vmap(ma.norm)(grads) if jtu.tree_leaves(grads) else jnp.zeros(0, ma.default_float())
     by = shrinking(bound.astype(totals.dtype), totals)
 
-    def leaf(g: Array) -> Array:
+    def leaf(g: ma.Array) -> ma.Array:
         wide = g.astype(ma.at_least_float32(g.dtype))
         total = jnp.sum(jax.vmap(shrunk)(wide, by), axis=0)
         return total.astype(g.dtype) if is_inexact_array(g) else total
@@ -82,7 +82,7 @@ def _clipped_sum(grads: PyTree, bound: Array) -> tuple[PyTree, Array]:
     return jtu.tree_map(leaf, grads), jnp.sum(totals > bound.astype(totals.dtype)).astype(jnp.int32)
 
 
-def _check_leading_axis(name: str, grads: PyTree) -> None:
+def _check_leading_axis(name: str, grads: ma.PyTree) -> None:
     found = leaves_with_paths(grads)
     for path, g in found:
         if g.ndim == 0 or g.shape[:1] != found[0][1].shape[:1] or len(g) == 0:
@@ -104,7 +104,7 @@ class DifferentiallyPrivateAggregateState(ma.AbstractState):
 
     optax_fields = ("rng_key",)
 
-    rng_key: UInt32[Array, "..."] = ma.shared()
+    rng_key: UInt32[ma.Array, "..."] = ma.shared()
 
 
 class AbstractPrivateAggregate(ma.AbstractFields):
@@ -177,7 +177,7 @@ class DifferentiallyPrivateAggregate(AbstractPrivateAggregate, ma.AbstractTransf
         return treedef.unflatten(means), DifferentiallyPrivateAggregateState(rng_key=kept)
 
 
-def _noisy_mean(total: Array, std: Array, key: Key[Array, ""], n: int) -> Array:
+def _noisy_mean(total: ma.Array, std: ma.Array, key: Key[ma.Array, ""], n: int) -> ma.Array:
     return (total + std.astype(total.dtype) * jax.random.normal(key, total.shape, total.dtype)) / n
 
 

@@ -3,15 +3,15 @@
 `distance_estimate.py` explains what it shares with D-Adaptation.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, PyTree
 
 from .. import authoring as ma
+from .._support.types import FollowReference
 from .._transforms.distance_estimate import estimated_rate, first_estimate, wide_zeros
-from ..tree._math import total
+from ..tree._math import inner, total
 from .step_with_decay import AbstractDecayAtEstimate, AbstractEstimatingOptimizer, AbstractEstimatingRule
 
 
@@ -28,25 +28,25 @@ class ProdigyState(ma.AbstractState):
         "count",
     )
 
-    exp_avg: PyTree
-    exp_avg_sq: PyTree = ma.like_params(nonnegative=True)
-    grad_sum: PyTree = ma.like_params()
-    params0: PyTree = ma.like_params(copied=True)
-    estim_lr: ma.Shared[Float[Array, ""]] = ma.shared(None, metric=True)
-    numerator_weighted: ma.Shared[Float[Array, ""]] = ma.shared(None)
+    exp_avg: ma.PyTree
+    exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)
+    grad_sum: ma.PyTree = ma.like_params()
+    params0: ma.PyTree = ma.like_params(copied=True)
+    estim_lr: ma.Shared[ma.Scalar] = ma.shared(None, metric=True)
+    numerator_weighted: ma.Shared[ma.Scalar] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
 class ProdigyNumbers(NamedTuple):
     """Numbers shared by all leaves in a step: $d_t$, step size, weight of the gradient, and the new shared state."""
 
-    estimate: Array
-    rate: Array
-    weight: Array
-    beta3: Array
-    eps: Array
-    estim_lr: Array
-    numerator_weighted: Array
+    estimate: ma.Array
+    rate: ma.Array
+    weight: ma.Array
+    beta3: ma.Array
+    eps: ma.Array
+    estim_lr: ma.Array
+    numerator_weighted: ma.Array
 
 
 class AbstractProdigyEstimate(ma.AbstractFields):
@@ -76,7 +76,7 @@ class AbstractProdigy(AbstractProdigyEstimate):
 
     safeguard_warmup: bool = ma.static(False)
     _: ma.KW_ONLY
-    follow: ma.FollowReference = ma.followed("reference", "paper", "optax")
+    follow: FollowReference = ma.followed("reference", "paper", "optax")
 
 
 class ScaleByProdigy(AbstractProdigy, AbstractEstimatingRule, ma.AbstractLeafwise[ProdigyState]):
@@ -139,7 +139,7 @@ class ScaleByProdigy(AbstractProdigy, AbstractEstimatingRule, ma.AbstractLeafwis
         weight = growth * (d if self.safeguard_warmup else rate)
         beta3 = ma.safe_sqrt(self.b2) if self.beta3 is None else self.beta3
         way = jtu.tree_map(jnp.subtract, state.params0, params)
-        r = beta3 * state.numerator_weighted + growth * rate * ma.inner(updates, way)
+        r = beta3 * state.numerator_weighted + growth * rate * inner(updates, way)
         size = total(lambda s, g: jnp.abs(beta3 * s + weight * g), state.grad_sum, updates)
         # The sum is zero until the first nonzero gradient.
         new_d = jnp.maximum(d, ma.ratio(self.estim_lr_coef * r, size))
@@ -200,4 +200,4 @@ class Prodigy(AbstractProdigy, AbstractDecayAtEstimate, AbstractProdigyEstimate,
     """
 
     direction = ScaleByProdigy
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()

@@ -1,7 +1,5 @@
 """Quasi-hyperbolic momentum: averages of a momentum and the gradient itself, for QHM and QHAdam."""
 
-from jaxtyping import DTypeLike, PyTree
-
 from .. import authoring as ma
 from .._support.arithmetic import without_infinities
 from .adam import ScaleByAdamState, adam_numbers
@@ -10,7 +8,7 @@ from .adam import ScaleByAdamState, adam_numbers
 class ScaleByQHMState(ma.AbstractState):
     """State of `ScaleByQHM`: the momentum."""
 
-    mu: PyTree = ma.like_params(moment=1.0)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
 
 
 class ScaleByQHM(ma.AbstractLeafwise[ScaleByQHMState]):
@@ -37,7 +35,7 @@ class ScaleByQHM(ma.AbstractLeafwise[ScaleByQHMState]):
 
     decay: ma.Number = ma.number(0.999, needs=ma.DECAY)
     nu: ma.Number = ma.number(0.7)
-    accumulator_dtype: DTypeLike | None = ma.static(None)
+    accumulator_dtype: ma.DTypeLike | None = ma.static(None)
 
     def init_leaf(self, p):
         return ScaleByQHMState(mu=ma.zeros_in(p, self.accumulator_dtype))
@@ -66,7 +64,7 @@ class AbstractQHAdam(ma.AbstractFields):
     nu1: ma.Number = ma.number(1.0)
     nu2: ma.Number = ma.number(1.0, needs=ma.FRACTION)
     eps: ma.Number = ma.number(1e-8)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByQHAdam(AbstractQHAdam, ma.AbstractLeafwise[ScaleByAdamState]):
@@ -138,7 +136,7 @@ class QHM(ma.AbstractRated):
 
     momentum: ma.Number = ma.number(0.999, needs=ma.DECAY)
     nu: ma.Number = ma.number(0.7)
-    accumulator_dtype: DTypeLike | None = ma.static(None)
+    accumulator_dtype: ma.DTypeLike | None = ma.static(None)
 
     def directions(self):
         return [self._part(ScaleByQHM, decay=self.momentum)]

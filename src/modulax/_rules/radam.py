@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from .. import authoring as ma
 from .adam import AdamNumbers, ScaleByAdamState, adam_numbers, corrected_mean
@@ -13,8 +12,8 @@ class _RAdamNumbers(NamedTuple):
     """Adam's shared numbers, whether the variance of the step is tractable yet, and the rectification factor."""
 
     adam: AdamNumbers
-    is_rectified: Array
-    factor: Array
+    is_rectified: ma.Array
+    factor: ma.Array
 
 
 class AbstractRAdam(ma.AbstractMoments):
@@ -77,7 +76,7 @@ class ScaleByRAdam(ma.AbstractNesterov, AbstractRAdam, ma.AbstractLeafwise[Scale
         return u, ScaleByAdamState(mu=mu, nu=nu)
 
 
-def rectification(b2: Any, t: Any, threshold: Any) -> tuple[Array, Array]:
+def rectification(b2: Any, t: Any, threshold: Any) -> tuple[ma.Array, ma.Array]:
     r"""Return whether the average of $t$ squares is long enough, $\rho_t \ge \theta$, and the factor $r_t$ of RAdam."""
     rho, rho_inf = _length_of_average(b2, t)
     # Below 4, the radicand is negative, also with a smaller threshold.
@@ -87,7 +86,7 @@ def rectification(b2: Any, t: Any, threshold: Any) -> tuple[Array, Array]:
     return is_rectified, jnp.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
 
 
-def _length_of_average(b2: Any, t: Any) -> tuple[Array, Array]:
+def _length_of_average(b2: Any, t: Any) -> tuple[ma.Array, ma.Array]:
     r"""RAdam's $\rho_t$ and $\rho_\infty$, in a form without cancellation.
 
     With $\beta_2 = e^{-a}$ and $M(z) = 1 - \coth z + 1/z$ they are $1 - M(a/2) + t M(at/2)$ and $\coth(a/2)$. The
@@ -97,7 +96,7 @@ def _length_of_average(b2: Any, t: Any) -> tuple[Array, Array]:
     return 1 - _m(half) + t * _m(half * t), 1 / jnp.tanh(half)
 
 
-def _m(z: Array) -> Array:
+def _m(z: ma.Array) -> ma.Array:
     r"""$M(z)$ for $z > 0$; by its series for small $z$, where $\coth z$ and $1/z$ would cancel."""
     is_small = z < 0.1
     x = jnp.where(is_small, z, 0.1)

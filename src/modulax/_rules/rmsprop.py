@@ -1,12 +1,8 @@
 """RMSProp: updates divided by their root mean square, or by their standard deviation."""
 
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
 
 from .. import authoring as ma
-from .._protocol.schedule_values import at_start
 from .._support.arithmetic import without_infinities
 from .._transforms.momentum import Trace
 
@@ -16,7 +12,7 @@ class ScaleByRMSState(ma.AbstractState):
 
     optax_fields = ("nu",)
 
-    nu: PyTree = ma.like_params(nonnegative=True)
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -69,7 +65,7 @@ class ScaleByRMS(AbstractRMS, ma.AbstractLeafwise[ScaleByRMSState]):
     """
 
     def init_leaf(self, p):
-        return ScaleByRMSState(nu=ma.second_moment_like(p, at_start(self.initial_scale)))
+        return ScaleByRMSState(nu=ma.second_moment_like(p, ma.at_start(self.initial_scale)))
 
     def prepare(self, count):
         return ma.bias(self.decay, count + 1)
@@ -88,8 +84,8 @@ class ScaleByStddevState(ma.AbstractState):
     optax_fields = ("mu", "nu")
 
     # Exact, because a difference of the two is divided by.
-    mu: PyTree = ma.like_params(exact=True, moment=1.0)
-    nu: PyTree = ma.like_params(exact=True, nonnegative=True)
+    mu: ma.PyTree = ma.like_params(exact=True, moment=1.0)
+    nu: ma.PyTree = ma.like_params(exact=True, nonnegative=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -120,7 +116,7 @@ class ScaleByStddev(AbstractRMS, ma.AbstractLeafwise[ScaleByStddevState]):
         # The square of the mean is subtracted from the second moment: a mean in bfloat16 would leave its rounding.
         dtype = ma.at_least_float32(p.dtype)
         return ScaleByStddevState(
-            mu=jnp.zeros_like(p, dtype), nu=ma.second_moment_like(p, at_start(self.initial_scale))
+            mu=jnp.zeros_like(p, dtype), nu=ma.second_moment_like(p, ma.at_start(self.initial_scale))
         )
 
     def prepare(self, count):
@@ -137,7 +133,7 @@ class ScaleByStddev(AbstractRMS, ma.AbstractLeafwise[ScaleByStddevState]):
         return u, ScaleByStddevState(mu=mu, nu=nu)
 
 
-def root_with_eps(x: Array, eps: Any, inside: bool) -> Array:
+def root_with_eps(x: ma.Array, eps: ma.Array, inside: bool) -> ma.Array:
     """The square root of `x`, with `eps` added inside or outside."""
     return ma.safe_sqrt(eps + x) if inside else eps + ma.safe_sqrt(x)
 

@@ -1,10 +1,8 @@
 """Rprop: one step size per entry, adapted by the sign of the gradient."""
 
 import jax.numpy as jnp
-from jaxtyping import PyTree
 
 from .. import authoring as ma
-from .._protocol.schedule_values import at_start
 
 
 class ScaleByRpropState(ma.AbstractState):
@@ -12,8 +10,8 @@ class ScaleByRpropState(ma.AbstractState):
 
     optax_fields = ("step_sizes", "prev_updates")
 
-    step_sizes: PyTree = ma.like_params(nonnegative=True)
-    prev_updates: PyTree = ma.like_params()
+    step_sizes: ma.PyTree = ma.like_params(nonnegative=True)
+    prev_updates: ma.PyTree = ma.like_params()
 
 
 class AbstractRprop(ma.AbstractFields):
@@ -77,7 +75,7 @@ class ScaleByRprop(AbstractRprop, ma.AbstractLeafwise[ScaleByRpropState]):
     def init_leaf(self, p):
         # A step size in bfloat16 would be rounded in each of many multiplications.
         dtype = ma.at_least_float32(p.dtype)
-        step_sizes = jnp.full_like(p, at_start(self.learning_rate), dtype)
+        step_sizes = jnp.full_like(p, ma.at_start(self.learning_rate), dtype)
         return ScaleByRpropState(step_sizes=step_sizes, prev_updates=jnp.zeros_like(p, dtype))
 
     def update_leaf(self, now, g, s, p):

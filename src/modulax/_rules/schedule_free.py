@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, DTypeLike, Float
+from jaxtyping import ArrayLike
 
 from .. import authoring as ma
 from .._containers.schedule_free import ScheduleFree
@@ -18,6 +18,7 @@ from .._protocol.schedule import AbstractSchedule
 from .._protocol.schedule_values import resolve
 from .._support.checks import NEVER_NEGATIVE
 from .._support.module import with_fields
+from .._support.types import FollowReference
 from .rmsprop import ScaleByRMS
 
 
@@ -36,7 +37,7 @@ class ScheduleFreeRate(AbstractSchedule):
     b2: ma.OptionalNumber = ma.number(None, optional=True)
     first: int = ma.static(1)
 
-    def __call__(self, step: ArrayLike) -> Float[Array, ""]:
+    def __call__(self, step: ArrayLike) -> ma.Scalar:
         t = jnp.asarray(step).astype(ma.default_float()) + self.first
         rate = jnp.asarray(self.learning_rate)
         if self.warmup_steps is not None:
@@ -57,7 +58,7 @@ class AbstractScheduleFreeOptimizer(ma.AbstractRated):
     warmup_steps: ma.OptionalNumber = ma.number(None, needs=NEVER_NEGATIVE, optional=True)
     b1: ma.Number = ma.number(0.9, needs=ma.FRACTION)
     _: ma.KW_ONLY
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mask: ma.Mask = ma.mask()
     follow: eqx.AbstractVar[Any]
 
     # Overridden because `metrics` has the learning rate with the warm-up.
@@ -115,7 +116,7 @@ class ScheduleFreeSGD(AbstractScheduleFreeOptimizer):
     learning_rate: ma.Number = ma.number(1.0)
     weight_decay: ma.OptionalNumber = ma.number(None, optional=True)
     weight_lr_power: ma.Number = ma.number(2.0)
-    state_dtype: DTypeLike | None = ma.static(None)
+    state_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     follow: ma.Follow = ma.followed()
 
@@ -178,9 +179,9 @@ class ScheduleFreeAdamW(AbstractScheduleFreeOptimizer):
     eps: ma.Number = ma.number(1e-8)
     weight_decay: ma.Number = ma.number(0.0)
     weight_lr_power: ma.Number = ma.number(2.0)
-    state_dtype: DTypeLike | None = ma.static(None)
+    state_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
-    follow: ma.FollowReference = ma.followed("reference", "paper", "optax")
+    follow: FollowReference = ma.followed("reference", "paper", "optax")
 
     def transform(self) -> ScheduleFree:
         is_paper, is_optax = self.follow == "paper", self.follow == "optax"

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._protocol.counted import AbstractCounted
@@ -51,7 +50,7 @@ class AbstractScion(AbstractByRole, AbstractNewtonSchulz):
     embedding_scale: ma.OptionalNumber = ma.number(None, optional=True)
     vector_scale: ma.OptionalNumber = ma.number(None, optional=True)
     rms_eps: ma.Number = ma.number(1e-8)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     norm: str = ma.choice(NORMS, "spectral")
     head_norm: str = ma.choice(NORMS, "sign")
@@ -132,7 +131,7 @@ class ScaleByScion(AbstractScion, AbstractCounted):
         found = [projected(*kind, d).astype(g.dtype) for kind, d, g in zip(kinds, found, like, strict=True)]
         return treedef.unflatten(found), new_state
 
-    def sizes_of(self, tree: PyTree) -> list[float | None]:
+    def sizes_of(self, tree: ma.PyTree) -> list[float | None]:
         """Return about the root mean square of the entries of each update; None for a scale that is not on the host.
 
         Args:
@@ -168,7 +167,7 @@ class ScaleByScion(AbstractScion, AbstractCounted):
             over=self.over,
         )
 
-    def _kinds(self, tree: PyTree) -> list[tuple[str, str, Matrix | None]]:
+    def _kinds(self, tree: ma.PyTree) -> list[tuple[str, str, Matrix | None]]:
         """The norm of each leaf, the field with its radius, and how it is a matrix."""
         matrices = matrices_of("ScaleByScion(roles=...)", self.roles, tree, hidden=False)
         return [
@@ -180,10 +179,10 @@ class ScaleByScion(AbstractScion, AbstractCounted):
         own = {"head": (self.head_norm, "head_scale"), "embedding": (self.embedding_norm, "embedding_scale")}
         return own.get(role.kind, (self.norm, "scale"))
 
-    def _projected(self, norm: str, radius: str, matrix: Matrix | None, d: Array) -> Array:
+    def _projected(self, norm: str, radius: str, matrix: Matrix | None, d: ma.Array) -> ma.Array:
         """The momentum of an array, or its orthogonal factor for the spectral norm, with the right norm."""
 
-        def projected(now: ScaleByScion, arrays: list[Array]) -> list[Array]:
+        def projected(now: ScaleByScion, arrays: list[ma.Array]) -> list[ma.Array]:
             (x,) = arrays
             given = getattr(now, radius)
             scale = scalar_like(now.scale if given is None else given, d)
@@ -193,7 +192,7 @@ class ScaleByScion(AbstractScion, AbstractCounted):
 
         return on_auto_axes(projected, self, [d])[0]
 
-    def _of_matrix(self, norm: str, d: Array) -> Array:
+    def _of_matrix(self, norm: str, d: ma.Array) -> ma.Array:
         rows, columns = d.shape[-2:]
         if norm == "spectral":
             return math.sqrt(max(columns / rows, 1.0 if self.clamped else 0.0)) * d
@@ -201,7 +200,7 @@ class ScaleByScion(AbstractScion, AbstractCounted):
             return jnp.sign(d) / rows
         return self._divided(d, -1) if norm == "input" else self._divided(d, -2, rows)
 
-    def _divided(self, d: Array, axis: int | None, factor: int = 1) -> Array:
+    def _divided(self, d: ma.Array, axis: int | None, factor: int = 1) -> ma.Array:
         """An array divided by root mean squares along an axis, times a factor."""
         # By the largest entry first, so that no square overflows or underflows.
         largest = largest_entry(d, axis)
@@ -278,7 +277,7 @@ class Scion(AbstractScion, ma.AbstractRated):
     _: ma.KW_ONLY
     constrained: bool = ma.static(True)
 
-    def _effect(self, tree: ma.Params, state: ma.State | None = None) -> Effect:
+    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
         del state
         return Effect(warnings=names_that_deny(self, self.roles, tree))
 

@@ -1,7 +1,5 @@
 """SGD, with and without momentum."""
 
-from jaxtyping import DTypeLike
-
 from .. import authoring as ma
 from .._transforms.momentum import Trace
 
@@ -38,7 +36,7 @@ class SGD(ma.AbstractRated):
 
     momentum: ma.OptionalNumber = ma.number(None, optional=True)
     nesterov: bool = ma.static(False)
-    accumulator_dtype: DTypeLike | None = ma.static(None)
+    accumulator_dtype: ma.DTypeLike | None = ma.static(None)
 
     def directions(self):
         return [] if self.momentum is None else [self._part(Trace, decay=self.momentum)]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, DTypeLike, PyTree
+from jaxtyping import Bool
 
 from .. import authoring as ma
 from .._protocol.small_steps import largest
@@ -16,6 +16,7 @@ from .._protocol.transform import Effect
 from .._support.arithmetic import is_due, safe_increment
 from .._transforms.matrices import matrices_as
 from .._transforms.outer_products import applied, average, dtype_of_products, outer_products
+from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import identities
 from ..linalg._inverse_root import inverse_root
 from ..numerics._norms import safe_norm
@@ -56,14 +57,14 @@ class ShampooState(ma.AbstractState):
     identities. `grafting_state` is the state of the transform whose norms are taken.
     """
 
-    mu: PyTree = ma.like_params(exact=True, moment=1.0)
-    left: PyTree = ma.like_params(exact=True, per_matrix=True, form=_product_form)
-    right: PyTree = ma.like_params(exact=True, per_matrix=True, form=_product_form)
-    left_root: PyTree = ma.like_params(preconditioner=True, per_matrix=True, form=_root_form)
-    right_root: PyTree = ma.like_params(preconditioner=True, per_matrix=True, form=_root_form)
+    mu: ma.PyTree = ma.like_params(exact=True, moment=1.0)
+    left: ma.PyTree = ma.like_params(exact=True, per_matrix=True, form=_product_form)
+    right: ma.PyTree = ma.like_params(exact=True, per_matrix=True, form=_product_form)
+    left_root: ma.PyTree = ma.like_params(preconditioner=True, per_matrix=True, form=_root_form)
+    right_root: ma.PyTree = ma.like_params(preconditioner=True, per_matrix=True, form=_root_form)
     count: ma.Shared[ma.Count] = ma.counter()
-    has_roots: ma.Shared[Bool[Array, ""]] = ma.shared(None, kw_only=True)
-    grafting_state: ma.State = ma.nested()
+    has_roots: ma.Shared[Bool[ma.Array, ""]] = ma.shared(None, kw_only=True)
+    grafting_state: ma.PyTree = ma.nested()
 
 
 class AbstractShampooMoments(ma.AbstractFields):
@@ -117,7 +118,7 @@ class AbstractShampooMatrices(ma.AbstractFields):
 
     weight_dimension_numbers: Any = ma.static(None, converter=matrices_as(MuonDimensionNumbers))
     _: ma.KW_ONLY
-    preconditioner_dtype: DTypeLike | None = ma.static(None)
+    preconditioner_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleByShampoo(
@@ -244,7 +245,7 @@ class ScaleByShampoo(
         has_roots = now[2]
         return jnp.where(has_roots, u, g if p is None else p), s
 
-    def _effect(self, tree: ma.Params, state: ma.State | None = None) -> Effect:
+    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
         del state
         every, eps = largest(self.precondition_frequency), largest(self.eps)
         if self.grafting is not None or every is None or every <= 1 or eps is None or eps > _TOO_SMALL:
@@ -268,18 +269,18 @@ def first_due(now: Any) -> Any:
     return jnp.round(now.precondition_frequency).astype(jnp.int32) if now.start is None else now.start
 
 
-def bias_of(decay: Array, t: Array) -> Array:
+def bias_of(decay: ma.Array, t: ma.Array) -> ma.Array:
     """Return the bias correction of an average after t steps, and one for a sum."""
     return jnp.where(decay < 1, ma.bias(decay, t), 1.0)
 
 
-def filtered(now: Any, t: Array, g: Array, s: T) -> tuple[Array, T]:
+def filtered(now: Any, t: ma.Array, g: ma.Array, s: T) -> tuple[ma.Array, T]:
     """Return the average of a gradient and the momentum before it, without its bias, and the state after it."""
     b3 = now.b1 if now.b3 is None else now.b3
     return average(b3, s.mu, g) / (1 - b3 * now.b1 ** (t - 1)), dataclasses.replace(s, mu=average(now.b1, s.mu, g))
 
 
-class AbstractDecayedShampoo(AbstractShampooMatrices, ma.AbstractDecayed, AbstractShampooRoots, ma.AbstractWeightDecay):
+class AbstractDecayedShampoo(AbstractShampooMatrices, ma.AbstractDecayed, AbstractShampooRoots, AbstractWeightDecay):
     """The hyperparameters of Shampoo and KL-Shampoo, without those of the averages."""
 
 

@@ -1,7 +1,6 @@
 """signSGD and Signum: the sign of the gradient, and of its moving average."""
 
 import jax.numpy as jnp
-from jaxtyping import DTypeLike
 
 from .. import authoring as ma
 from .._transforms.momentum import Ema
@@ -70,7 +69,7 @@ class Signum(ma.AbstractRated):
 
     direction = ScaleBySign
     beta: ma.Number = ma.number(0.9, needs=ma.DECAY)
-    accumulator_dtype: DTypeLike | None = ma.static(None)
+    accumulator_dtype: ma.DTypeLike | None = ma.static(None)
 
     def directions(self):
         average = self._part(Ema, decay=self.beta, debias=False)  # the correction changes no sign

@@ -1,17 +1,14 @@
 """SM3: second moments stored as one sum per row, column, and so on."""
 
 import functools
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
 
 from .. import authoring as ma
 
 
-def inverse_root(x: Array, eps: Any = 0) -> Array:
+def inverse_root(x: ma.Array, eps: ma.Array | float = 0) -> ma.Array:
     r"""$1 / \sqrt{x + \varepsilon}$, and zero where `x` is not positive; so is its derivative there."""
     positive = x > 0
     return jnp.where(positive, 1 / ma.safe_sqrt(eps + jnp.where(positive, x, 1)), 0)
@@ -22,8 +19,8 @@ class ScaleBySM3State(ma.AbstractState):
 
     optax_fields = ("mu", "nu")
 
-    mu: PyTree = ma.like_params(nonnegative=True)
-    nu: PyTree = ma.like_params()
+    mu: ma.PyTree = ma.like_params(nonnegative=True)
+    nu: ma.PyTree = ma.like_params()
 
 
 class ScaleBySM3(ma.AbstractLeafwise[ScaleBySM3State]):
@@ -60,10 +57,9 @@ class ScaleBySM3(ma.AbstractLeafwise[ScaleBySM3State]):
     eps: ma.Number = ma.number(1e-8)
 
     def init_leaf(self, p):
-        # Only its dtype is needed.
-        line = jax.eval_shape(ma.second_moment_like, p)
+        dtype = ma.second_moment_like(p).dtype
         lengths = [(n,) for n in p.shape] or [()]
-        return ScaleBySM3State(mu=[jnp.zeros(n, line.dtype) for n in lengths], nu=jnp.zeros_like(p))
+        return ScaleBySM3State(mu=[jnp.zeros(n, dtype) for n in lengths], nu=jnp.zeros_like(p))
 
     def update_leaf(self, now, g, s, p):
         del now, p

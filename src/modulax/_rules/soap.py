@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._support.arithmetic import in_dtype
@@ -19,6 +18,7 @@ from .._transforms.outer_products import (
     rotated,
     rotated_back,
 )
+from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import SIDES, next_eigenbasis, permute
 from ..linalg._products import rare_product
 from .muon import MuonDimensionNumbers
@@ -32,12 +32,12 @@ class SOAPState(ma.AbstractState):
     `left` and `right` are None for leaves that aren't matrices, and for sides longer than `max_precond_dim`.
     """
 
-    mu: PyTree = ma.like_params()
-    nu: PyTree = ma.like_params(nonnegative=True)
-    left: PyTree = ma.like_params(exact=True, per_matrix=True)
-    right: PyTree = ma.like_params(exact=True, per_matrix=True)
-    left_basis: PyTree = ma.like_params(preconditioner=True, per_matrix=True)
-    right_basis: PyTree = ma.like_params(preconditioner=True, per_matrix=True)
+    mu: ma.PyTree = ma.like_params()
+    nu: ma.PyTree = ma.like_params(nonnegative=True)
+    left: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
+    right: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
+    left_basis: ma.PyTree = ma.like_params(preconditioner=True, per_matrix=True)
+    right_basis: ma.PyTree = ma.like_params(preconditioner=True, per_matrix=True)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -86,7 +86,7 @@ class AbstractSOAP(AbstractSOAPBases):
     _: ma.KW_ONLY
     normalize_grads: bool = ma.static(False)
     correct_bias: bool = ma.static(True)
-    preconditioner_dtype: DTypeLike | None = ma.static(None)
+    preconditioner_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleBySOAP(AbstractSOAP, ma.AbstractMatrixwise[SOAPState]):
@@ -179,7 +179,7 @@ class ScaleBySOAP(AbstractSOAP, ma.AbstractMatrixwise[SOAPState]):
 
 
 class SOAP(
-    AbstractSOAP, ma.AbstractDecayed, AbstractSOAPBases, ma.AbstractWeightDecay, AbstractSOAPMoments, ma.AbstractRated
+    AbstractSOAP, ma.AbstractDecayed, AbstractSOAPBases, AbstractWeightDecay, AbstractSOAPMoments, ma.AbstractRated
 ):
     r"""Adam run in the eigenbasis of Shampoo's preconditioner, which is refreshed every few steps.
 

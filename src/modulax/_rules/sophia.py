@@ -11,7 +11,6 @@ import abc
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, PyTree
 
 from .. import authoring as ma
 from .._support.varying import cond
@@ -27,10 +26,10 @@ class ScaleBySophiaState(ma.AbstractState):
     optax_fields = ("count", "mu", "nu", "hessian_fn_state")
 
     count: ma.Count = ma.shared()
-    mu: PyTree = ma.like_params(moment=1.0)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
     # An estimate of a diagonal entry may be negative.
-    nu: PyTree = ma.like_params()
-    hessian_fn_state: ma.State = ma.nested()
+    nu: ma.PyTree = ma.like_params()
+    hessian_fn_state: ma.PyTree = ma.nested()
 
 
 class AbstractSophiaStep(ma.AbstractContainer):
@@ -48,7 +47,7 @@ class AbstractSophiaStep(ma.AbstractContainer):
         """Return the rule on one array that makes the step."""
 
     @abc.abstractmethod
-    def is_due(self, count: Array) -> Array:
+    def is_due(self, count: ma.Array) -> ma.Array:
         """Return whether an estimate is due.
 
         Args:
@@ -56,7 +55,7 @@ class AbstractSophiaStep(ma.AbstractContainer):
         """
 
     @abc.abstractmethod
-    def used(self, before: PyTree, after: PyTree) -> PyTree:
+    def used(self, before: ma.PyTree, after: ma.PyTree) -> ma.PyTree:
         """Return the average of the estimates that the step uses.
 
         Args:
@@ -81,7 +80,7 @@ class AbstractSophiaStep(ma.AbstractContainer):
         now = self.resolved(state)
         estimator, b2 = now.estimator()
 
-        def estimate() -> tuple[PyTree, ma.State]:
+        def estimate() -> tuple[ma.PyTree, ma.PyTree]:
             # In at least float32: squares of small gradients are zero in float16.
             h, inner = estimator.update(widened(updates), state.hessian_fn_state, params, **extra)
             _, mean = Ema(b2, debias=False).update(h, EmaState(ema=state.nu, count=state.count), params)
@@ -94,7 +93,7 @@ class AbstractSophiaStep(ma.AbstractContainer):
         return updates, ScaleBySophiaState(count=after.count, mu=after.mu, nu=nu, hessian_fn_state=inner)
 
 
-def is_multiple(count: Array, interval: Any) -> Array:
+def is_multiple(count: ma.Array, interval: Any) -> ma.Array:
     """Whether a count is a multiple of an interval."""
     return count % jnp.asarray(interval).astype(count.dtype) == 0
 
@@ -123,7 +122,7 @@ class AbstractSophia(ma.AbstractMoments):
     clip_threshold: ma.OptionalNumber = ma.number(1.0, optional=True)
     update_interval: ma.Number = ma.number(10, needs=ma.WHOLE)
     hessian_diagonal_fn: ma.AbstractTransform = HutchinsonDiagonal()
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     follow: ma.Follow = ma.followed()
 
@@ -172,10 +171,10 @@ class ScaleBySophia(AbstractSophia, AbstractSophiaStep):
         corrects = self.follow == "optax"
         return _Direction(self.b1, self.eps, self.gamma, self.clip_threshold, self.mu_dtype, corrects)
 
-    def is_due(self, count: Array) -> Array:
+    def is_due(self, count: ma.Array) -> ma.Array:
         return is_multiple(count, self.update_interval)
 
-    def used(self, before: PyTree, after: PyTree) -> PyTree:
+    def used(self, before: ma.PyTree, after: ma.PyTree) -> ma.PyTree:
         return after if self.follow == "paper" else before
 
 
@@ -212,7 +211,7 @@ class AbstractSophiaG(AbstractSophiaGMoments):
     hessian_diagonal_fn: ma.AbstractTransform = GaussNewtonBartlett()
     _: ma.KW_ONLY
     eps: ma.Number = ma.number(1e-15, needs=ma.POSITIVE)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
 class ScaleBySophiaG(AbstractSophiaG, AbstractSophiaStep):
@@ -258,17 +257,17 @@ class ScaleBySophiaG(AbstractSophiaG, AbstractSophiaStep):
     def direction(self) -> "_Direction":
         return _Direction(self.b1, self.eps, self.rho * self.batch_size, 1.0, self.mu_dtype)
 
-    def is_due(self, count: Array) -> Array:
+    def is_due(self, count: ma.Array) -> ma.Array:
         return is_multiple(count, self.update_interval) & (count > 0)
 
-    def used(self, before: PyTree, after: PyTree) -> PyTree:
+    def used(self, before: ma.PyTree, after: ma.PyTree) -> ma.PyTree:
         del before
         return after
 
 
 class _DirectionState(ma.AbstractState):
-    mu: PyTree
-    nu: PyTree
+    mu: ma.PyTree
+    nu: ma.PyTree
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -279,7 +278,7 @@ class _Direction(ma.AbstractLeafwise[_DirectionState]):
     eps: ma.Number = ma.required_number()
     gamma: ma.Number = ma.required_number()
     clip_threshold: ma.OptionalNumber = ma.required_number(optional=True)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     corrects_bias: bool = ma.static(False)
 
     def init_leaf(self, p):

@@ -1,13 +1,9 @@
 """StableAdamW: AdamW with update clipping."""
 
-from typing import Any
-
 import jax.numpy as jnp
-from jaxtyping import DTypeLike
 
 from .. import authoring as ma
-from .._transforms.clipping import shrinking, shrunk
-from .._transforms.param_block import block_rms
+from .._transforms.clipping import block_rms, shrinking, shrunk
 from .._transforms.regularization import AbstractDecayingRule, split_decay
 from .adam import ScaleByAdamState, adam_numbers
 
@@ -25,8 +21,8 @@ class AbstractStableAdam(ma.AbstractMoments):
     b2: ma.Number = ma.number(0.99, needs=ma.DECAY)
     _: ma.KW_ONLY
     clip_threshold: ma.Number = ma.number(1.0, needs=ma.NON_NEGATIVE)
-    mu_dtype: DTypeLike | None = ma.static(None)
-    mask: Any = ma.static(None, converter=ma.as_labels)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
+    mask: ma.Mask = ma.mask()
 
 
 class ScaleByStableAdam(AbstractStableAdam, AbstractDecayingRule[ScaleByAdamState]):

@@ -6,22 +6,22 @@ from typing import Any, Literal
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import DTypeLike, PyTree
 
 from .. import authoring as ma
+from .._containers.partition import Partition
 from .._protocol.masks import AbstractLabels
 from .._roles.find import AbstractRoles, as_roles
 from .._roles.role import AbstractRole
 from .._support.arithmetic import mean
 from .._support.placement import typed_like
-from .._transforms.param_block import block_rms
+from .._transforms.clipping import block_rms
 from .._transforms.regularization import decayed
 
 
 class ScaleByTigerState(ma.AbstractState):
     """State of `ScaleByTiger`: step count and momentum."""
 
-    mu: PyTree = ma.like_params(moment=1.0)
+    mu: ma.PyTree = ma.like_params(moment=1.0)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -78,7 +78,7 @@ class ScaleByTiger(AbstractTiger, ma.AbstractLeafwise[ScaleByTigerState]):
     every_k: ma.Number = ma.number(1, needs=ma.WHOLE)
     shrink_ratio: ma.Number = ma.number(0.99)
     center: ma.Number = ma.number(0.0)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     _: ma.KW_ONLY
     relative: Literal["array", "rows", "none"] = ma.static("array")
 
@@ -116,7 +116,7 @@ class TigerLabels(AbstractLabels):
 
     roles: AbstractRoles
 
-    def labels(self, tree: PyTree, *, partial: bool = False) -> list[str]:
+    def labels(self, tree: ma.PyTree, *, partial: bool = False) -> list[str]:
         del partial
         leaves = jtu.tree_leaves(tree)
         return [_label(role, x.ndim) for role, x in zip(self.roles.labels(tree), leaves, strict=True)]
@@ -172,12 +172,12 @@ class Tiger(AbstractTiger, ma.AbstractOptimizer):
     vector_scale: ma.Number = ma.number(0.5)
     every_k: ma.Number = ma.number(1, needs=ma.WHOLE)
     shrink_ratio: ma.Number = ma.number(0.99)
-    mu_dtype: DTypeLike | None = ma.static(None)
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
     roles: Any = eqx.field(
         static=True, default=None, converter=as_roles, kw_only=True, metadata={"head_is_like_others": True}
     )
 
-    def transform(self) -> ma.Partition:
+    def transform(self) -> Partition:
         vectors: dict[str, Any] = {"scale": self.vector_scale, "weight_decay": 0.0, "relative": "none"}
         groups = {
             "matrices": self._part(ScaleByTiger),
@@ -185,4 +185,4 @@ class Tiger(AbstractTiger, ma.AbstractOptimizer):
             "vectors": self._part(ScaleByTiger, **vectors),
             "gains": self._part(ScaleByTiger, **vectors, center=1.0),
         }
-        return ma.Partition(groups, TigerLabels(self.roles))
+        return Partition(groups, TigerLabels(self.roles))

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from .. import authoring as ma
-from .._protocol.schedule_values import at_start
+from .._support.types import FollowReference
 from .adam import ScaleByAdamState, adam_numbers
 
 
@@ -18,7 +18,7 @@ class AbstractYogi(ma.AbstractMoments):
 
     eps: ma.Number = ma.number(1e-3)
     _: ma.KW_ONLY
-    follow: ma.FollowReference = ma.followed("reference", "paper", "optax")
+    follow: FollowReference = ma.followed("reference", "paper", "optax")
 
 
 class ScaleByYogi(AbstractYogi, ma.AbstractLeafwise[ScaleByAdamState]):
@@ -64,7 +64,7 @@ class ScaleByYogi(AbstractYogi, ma.AbstractLeafwise[ScaleByAdamState]):
     initial_accumulator_value: ma.Number = ma.number(1e-6, needs=ma.NON_NEGATIVE)
 
     def init_leaf(self, p):
-        start = at_start(self.initial_accumulator_value)
+        start = ma.at_start(self.initial_accumulator_value)
         # optax starts the first moment at this value too.
         mu = jnp.full_like(p, start) if self.follow == "optax" else jnp.zeros_like(p)
         return ScaleByAdamState(mu=mu, nu=ma.second_moment_like(p, start))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeAlias, 
 
 import jax
 import numpy as np
-from jaxtyping import Array, Inexact, Int, PyTree
+from jaxtyping import Array, Float, Inexact, Int, PyTree
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 
@@ -25,6 +25,9 @@ else:
 
 
 Count: TypeAlias = Int[Array, ""]
+
+
+Scalar: TypeAlias = Float[Array, ""]
 
 
 Leaf: TypeAlias = Inexact[Array, "..."]

@@ -11,13 +11,12 @@ from jaxtyping import Array, Bool, Float, Inexact, Real
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise, StateT
 from .._protocol.transform import EmptyState
-from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, default_float, safe_increment, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, default_float, mean, safe_increment, safe_sqrt
 from .._support.checks import NEVER_NEGATIVE, NON_NEGATIVE
 from .._support.module import AbstractState, shared
 from .._support.types import Count, Shared
 from ..tree._arithmetic import clip_entries
 from ..tree._math import norm
-from .param_block import block_rms
 
 
 class Clip(AbstractLeafwise):
@@ -177,6 +176,11 @@ class ClipByGlobalNorm(AbstractNormClip):
         if not self.logged:
             return _Now(reduction(self.max_norm, total), {})
         return clipped(state, total, self.max_norm, {}, True)
+
+
+def block_rms(x: Array) -> Array:
+    """The root mean square of an array, differentiable at zero."""
+    return safe_sqrt(mean(abs_sq(x)))
 
 
 class ClipByBlockRMS(AbstractLeafwise):

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import as_labels, mask_or_all
+from .._protocol.masks import Mask, mask, mask_or_all
 from .._protocol.transform import EmptyState
 from .._support.arithmetic import default_float, ratio
 from .._support.module import AbstractState, counter
@@ -49,7 +49,7 @@ class DecayedStep(AbstractLeafwise):
 
     learning_rate: Number = required_number()
     weight_decay: Number = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    mask: Mask = mask()
     _: KW_ONLY
     kind: DecayKind = eqx.field(static=True, default="decoupled")
     peak: OptionalNumber = number(None, optional=True)

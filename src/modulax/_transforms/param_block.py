@@ -7,17 +7,13 @@ from jaxtyping import Array
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import abs_sq, mean, safe_sqrt
+from .._support.arithmetic import abs_sq, safe_sqrt
+from .clipping import block_rms
 
 
 def block_norm(x: Array) -> Array:
     """The Euclidean norm of an array, differentiable at zero."""
     return safe_sqrt(jnp.sum(abs_sq(x)))
-
-
-def block_rms(x: Array) -> Array:
-    """The root mean square of an array, differentiable at zero."""
-    return safe_sqrt(mean(abs_sq(x)))
 
 
 class ScaleByParamBlockNorm(AbstractLeafwise):

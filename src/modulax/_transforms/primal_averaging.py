@@ -1,14 +1,14 @@
 """Generalized primal averaging (GPA): the last step of a chain, with an average of the iterates at every step."""
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import PyTree
 
 from .._protocol.container import in_dtypes_of
 from .._protocol.fields import Number, OptionalNumber, number, required_number
-from .._protocol.masks import as_labels
+from .._protocol.masks import Mask, mask
 from .._protocol.transform import Effect
 from .._support.arithmetic import at_least_float32, copy_in
 from .._support.checks import FRACTION, Requirement
@@ -71,7 +71,7 @@ class PrimalAveraging(AbstractDecayingRule[PrimalAveragingState]):
     eval_interp_coeff: Number = number(0.9967, needs=FRACTION)
     _: KW_ONLY
     weight_decay: OptionalNumber = number(None, optional=True)
-    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    mask: Mask = mask()
     decay_on_y: bool = eqx.field(static=True, default=False)
 
     @property

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.leafwise import AbstractLeafwise, StateT
-from .._protocol.masks import as_labels, mask_of, mask_or_all
+from .._protocol.masks import Mask, mask, mask_of, mask_or_all
 from .._support.arithmetic import default_float, without_infinities
 from .._support.placement import typed_like
 
@@ -84,7 +84,7 @@ class AddDecayedWeights(AbstractLeafwise):
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     weight_decay: Number = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    mask: Mask = mask()
     _: KW_ONLY
     cautious: bool = eqx.field(static=True, default=False)
 
@@ -126,7 +126,7 @@ class ProximalWeightDecay(AbstractLeafwise):
 
     learning_rate: Number = required_number()
     weight_decay: Number = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    mask: Mask = mask()
 
     def where(self, tree):
         return mask_or_all(self, self.mask, tree)

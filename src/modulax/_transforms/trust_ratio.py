@@ -2,13 +2,12 @@
 
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import as_labels, mask_or_all
+from .._protocol.masks import Mask, mask, mask_or_all
 from .._support.checks import NON_NEGATIVE
 from .param_block import block_norm
 from .regularization import decayed
@@ -49,7 +48,7 @@ class ScaleByTrustRatio(AbstractLeafwise):
     trust_coefficient: Number = number(1.0)
     eps: Number = number(0.0)
     weight_decay: Number = number(0.0)
-    mask: Any = eqx.field(static=True, default=None, converter=as_labels)
+    mask: Mask = mask()
 
     def where(self, tree):
         return mask_or_all(self, self.mask, tree)

@@ -15,8 +15,9 @@ import importlib as _importlib
 from dataclasses import KW_ONLY as KW_ONLY
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from jaxtyping import Array as Array, DTypeLike as DTypeLike, PyTree as PyTree
+
 from .._containers.chain import Chain as Chain
-from .._containers.partition import Partition as Partition
 from .._protocol.container import AbstractContainer as AbstractContainer, part as part, required_part as required_part
 from .._protocol.fields import (
     Number as Number,
@@ -30,10 +31,10 @@ from .._protocol.fields import (
     static as static,
 )
 from .._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
-from .._protocol.masks import as_labels as as_labels
+from .._protocol.masks import Mask as Mask, mask as mask
 from .._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
+from .._protocol.schedule_values import at_start as at_start
 from .._protocol.transform import (
-    AbstractStatelessTransform as AbstractStatelessTransform,
     AbstractTransform as AbstractTransform,
     EmptyState as EmptyState,
 )
@@ -65,15 +66,14 @@ from .._support.module import (
 from .._support.types import (
     Count as Count,
     Follow as Follow,
-    FollowReference as FollowReference,
     Params as Params,
+    Scalar as Scalar,
     Shared as Shared,
-    State as State,
     Updates as Updates,
 )
 from .._transforms.regularization import AddDecayedWeights as AddDecayedWeights
 from .._transforms.scaling import Scale as Scale, ScaleByLearningRate as ScaleByLearningRate
-from ..tree._math import inner as inner, norm as norm
+from ..tree._math import norm as norm
 from ._optimizers import (
     AbstractDecayed as AbstractDecayed,
     AbstractDecayedByName as AbstractDecayedByName,
@@ -81,7 +81,6 @@ from ._optimizers import (
     AbstractMoments as AbstractMoments,
     AbstractNesterov as AbstractNesterov,
     AbstractRated as AbstractRated,
-    AbstractWeightDecay as AbstractWeightDecay,
 )
 
 if _TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from .._containers.chain import Chain
 from .._protocol.fields import Number, number, required_number, static
-from .._protocol.masks import as_labels
+from .._protocol.masks import Mask, mask
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import DECAY
@@ -123,7 +123,7 @@ class AbstractDecayed(AbstractFields):
     """
 
     weight_decay: Number = number(0.0)
-    mask: Any = static(None, converter=as_labels)
+    mask: Mask = mask()
 
     def decays(self) -> Sequence[AbstractTransform]:
         """Return the weight decay."""
@@ -135,4 +135,4 @@ class AbstractDecayedByName(AbstractDecayed):
 
     _: KW_ONLY
     weight_decay: Number = number(0.0)
-    mask: Any = static(None, converter=as_labels)
+    mask: Mask = mask()
