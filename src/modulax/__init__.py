@@ -10,6 +10,13 @@ import pkgutil as _pkgutil
 import sys as _sys
 import types as _types
 
+from ._support import slots as _slots
+
+_slots.likely_mistakes.name = "modulax._explain.likely_mistakes"
+_slots.metrics.name = "modulax._explain.metrics"
+_slots.vocabulary.name = "modulax._catalog.vocabulary"
+_slots.states_of_flax.name = "modulax.checkpoint._flax"
+
 # Modules that `from modulax import *` leaves out: some need an extra.
 _EDGES = ("checkpoint", "compat", "linen", "nnx", "planning", "sweeps", "testing")
 

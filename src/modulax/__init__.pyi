@@ -23,9 +23,7 @@ from . import (
     testing as testing,
     tree as tree,
 )
-from ._catalog.check import check as check
 from ._catalog.config import from_config as from_config, to_config as to_config
-from ._catalog.describe import describe as describe
 from ._catalog.registry import available as available, card as card, citation as citation, get as get
 from ._catalog.sharding import state_sharding as state_sharding
 from ._catalog.versions import show_versions as show_versions
@@ -83,6 +81,8 @@ from ._containers.scheduled import Scheduled as Scheduled
 from ._containers.spikes import SkipSpikes as SkipSpikes
 from ._containers.stacked import Stacked as Stacked
 from ._containers.stochastic_rounding import StochasticRounding as StochasticRounding
+from ._explain.check import check as check
+from ._explain.describe import describe as describe
 from ._protocol.apply_updates import apply_updates as apply_updates
 from ._protocol.frozen import freeze_hyperparameters as freeze_hyperparameters
 from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
@@ -258,9 +258,10 @@ from .tree._moments import incremental_update as incremental_update, periodic_up
 __version__: str
 
 # What programs rarely name. `dir(modulax)` and completion leave it out.
-from ._catalog.check import Findings as Findings
-from ._catalog.describe import Description as Description, LeafDescription as LeafDescription
 from ._catalog.registry import Card as Card
+from ._explain.check import Findings as Findings
+from ._explain.describe import Description as Description, LeafDescription as LeafDescription
+from ._explain.likely_mistakes import LikelyMistake as LikelyMistake
 from ._protocol.container import AbstractContainer as AbstractContainer, part as part, required_part as required_part
 from ._protocol.fields import (
     Hyperparameter as Hyperparameter,
@@ -270,7 +271,6 @@ from ._protocol.fields import (
     required_number as required_number,
 )
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
-from ._protocol.mistakes import LikelyMistake as LikelyMistake
 from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
 from ._protocol.schedule import (
     AbstractSchedule as AbstractSchedule,

@@ -15,7 +15,7 @@ from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.fields import Number, number
 from .._protocol.schedule_values import resolve
-from .._protocol.transform import AbstractTransform, Clock
+from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, ratio, safe_increment
 from .._support.checks import DECAY, NON_NEGATIVE, WHOLE
 from .._support.module import AbstractState, like_params, nested, shared
@@ -108,8 +108,8 @@ class ParamEMA(AbstractContainer):
     every: Number = number(1, needs=WHOLE)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
 
-    _keeps_direction: ClassVar[bool] = True
-    _keeps_parameters: ClassVar[bool] = True
+    _keeps = "direction"
+    _why_last = KEEPS_PARAMETERS
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True
@@ -210,8 +210,8 @@ class ParamAverage(AbstractContainer):
     every: Number = number(1, needs=WHOLE)
     window: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
 
-    _keeps_direction: ClassVar[bool] = True
-    _keeps_parameters: ClassVar[bool] = True
+    _keeps = "direction"
+    _why_last = KEEPS_PARAMETERS
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True

@@ -16,13 +16,12 @@ import equinox as eqx
 
 from .._protocol.container import AbstractContainer, check_part, required_part
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates, run_rules
-from .._protocol.transform import AbstractTransform, Effect, EmptyState, is_empty
+from .._protocol.transform import AbstractTransform, EmptyState, is_empty
 from .._support.checks import listing
 from .._support.module import AbstractState, nested
 from .._support.printing import format_call
 from .._support.types import Params, State, Updates
 from .._support.wrong_calls import inside
-from .order import clips_of_steps, mistakes_in_order
 
 
 class ChainState(AbstractState):
@@ -81,7 +80,7 @@ class Chain(AbstractContainer):
         ValueError: if a part is not a transform.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
     _operators: ClassVar[tuple[str, ...]] = (*AbstractContainer._operators, "__getitem__")
@@ -95,10 +94,6 @@ class Chain(AbstractContainer):
             check_part(f"`Chain`: argument {i}", x)
             found[_free_name(x, {*found, *named})] = x
         self.parts = OrderedDict({**found, **named})
-
-    def _effect(self, tree: Params, state: State | None = None) -> Effect:
-        del state
-        return Effect(warnings=list(mistakes_in_order(self.parts, tree)), suspects=list(clips_of_steps(self.parts)))
 
     def init(self, params: Params) -> ChainState:
         """Return the initial states of all parts."""

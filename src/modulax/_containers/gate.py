@@ -1,7 +1,7 @@
 """`AbstractGate`: a container that runs its transform at some steps only."""
 
 import abc
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -23,7 +23,7 @@ class AbstractGate(AbstractContainer):
     after a `cond`, it would write the updates to memory and read them again.
     """
 
-    _keeps_direction: ClassVar[bool] = True
+    _keeps = "direction"
 
     @abc.abstractmethod
     def gate(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:

@@ -193,8 +193,7 @@ class Injected(AbstractContainer):
             a hyperparameter is zero in it or outside its range, such as a decay of 0.999, which bfloat16 rounds to 1.
     """
 
-    _keeps_direction: ClassVar[bool] = True
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     inner: AbstractTransform = required_part()
     static_args: tuple[str, ...] = eqx.field(static=True, default=(), converter=_as_names)

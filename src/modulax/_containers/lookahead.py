@@ -159,7 +159,7 @@ class Lookahead(AbstractSteering):
     slow_step_size: Number = required_number(needs=FRACTION._replace(only_here=True))
     reset_state: bool = eqx.field(static=True, default=False)
 
-    _keeps_direction: ClassVar[bool] = True
+    _keeps = "direction"
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True

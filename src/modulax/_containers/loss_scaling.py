@@ -1,6 +1,6 @@
 """`LossScaling`: dynamic loss scaling for gradients in float16."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -62,7 +62,7 @@ class LossScaling(AbstractContainer):
         Micikevicius et al., [Mixed Precision Training](https://arxiv.org/abs/1710.03740), 2017.
     """
 
-    _keeps_direction: ClassVar[bool] = True
+    _keeps = "direction"
 
     inner: AbstractTransform = required_part()
     init_scale: Number = number(2.0**15, needs=POSITIVE)

@@ -91,7 +91,7 @@ class LowBit(AbstractContainer):
     key: Any = key()
     preconditioners: bool = eqx.field(static=True, default=False, kw_only=True)
 
-    _keeps_direction: ClassVar[bool] = True
+    _keeps = "direction"
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
 

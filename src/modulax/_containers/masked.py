@@ -39,7 +39,7 @@ class Masked(AbstractContainer):
         otherwise: whether the updates of the other leaves are returned unchanged, `"keep"`, or as zeros, `"zero"`.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     inner: AbstractTransform = required_part(receives=lambda masked, _, tree: masked.chosen(tree))
     # Static, because the mask decides which arrays the program updates.
@@ -122,7 +122,7 @@ class Freeze(AbstractLeafwise):
             function of the parameters that returns such a tree, or patterns: `by_path`, `by_regex`, `by_type`.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     mask: Any = eqx.field(static=True, converter=as_labels)
 

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, DTypeLike, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, in_dtypes_of, required_part
-from .._protocol.transform import AbstractTransform, Effect
+from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, Effect
 from .._support.arithmetic import common_dtype, copy_in, is_narrower, same_bits
 from .._support.module import AbstractState, like_params, nested
 from .._support.placement import typed_like
@@ -66,8 +66,8 @@ class MasterWeights(AbstractContainer):
     inner: AbstractTransform = required_part()
     dtype: DTypeLike = eqx.field(static=True, default=jnp.float32)
 
-    _keeps_direction: ClassVar[bool] = True
-    _keeps_parameters: ClassVar[bool] = True
+    _keeps = "direction"
+    _why_last = KEEPS_PARAMETERS
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """`Offload`: optimizer state in the memory of the host."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.tree_util as jtu
@@ -47,7 +47,7 @@ class Offload(AbstractContainer):
         Ren et al., [ZeRO-Offload: Democratizing Billion-Scale Model Training](https://arxiv.org/abs/2101.06840), 2021.
     """
 
-    _keeps_direction: ClassVar[bool] = True
+    _keeps = "direction"
 
     inner: AbstractTransform = required_part()
 

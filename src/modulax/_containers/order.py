@@ -1,54 +1,18 @@
-"""Parts of a chain in an order that trains something other than what was meant."""
+"""Transforms after which nothing may change the updates, and what steers their parameters elsewhere."""
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.container import AbstractContainer
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import AbstractLabels, applies_to, mask_of, received, select
+from .._protocol.masks import AbstractLabels, mask_of, received, select
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform, Effect, Part
+from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, Effect, Part
 from .._support.types import Params
-
-
-def mistakes_in_order(parts: Mapping[str, AbstractTransform], tree: PyTree) -> Iterator[str]:
-    """Yield a sentence for each part of a chain that is probably in the wrong place.
-
-    Args:
-        parts: the parts by name, in their order.
-        tree: the parameters.
-    """
-    transforms = list(parts.values())
-    optimizers = [x for x in transforms if _is_optimizer(x)]
-    if len(optimizers) > 1:
-        first, second = (type(x).__name__ for x in optimizers[:2])
-        yield (
-            f"the chain has two optimizers, and `{second}` gets the steps of `{first}` as gradients. Use one; for two "
-            f"groups of parameters, write a `Partition`."
-        )
-    for i, x in enumerate(transforms):
-        yield from _changed_after(x, transforms[i + 1 :], tree)
-        frozen = x._effect(tree).frozen
-        if frozen is not None and any(a and b for a, b in zip(frozen, _moved(transforms[i + 1 :], tree), strict=True)):
-            yield (
-                f"`{type(x).__name__}` stands before weight decay, which moves the frozen parameters. Put it at the "
-                f"end of the chain."
-            )
-
-
-def clips_of_steps(parts: Mapping[str, AbstractTransform]) -> Iterator[str]:
-    """Yield a sentence for each clip with a fixed bound that stands after what has a learning rate."""
-    for x, y in itertools.combinations(parts.values(), 2):
-        is_late = _is_optimizer(x) or hasattr(x, "learning_rate")
-        if is_late and type(y).__module__.endswith("._transforms.clipping") and not last_one_in(x):
-            name, steps = type(y).__name__, f"the steps of `{type(x).__name__}`"
-            yield f"`{name}` clips {steps}. To clip the gradients, put it first: `Chain({name}(...), ...)`."
 
 
 class LastOne(NamedTuple):
@@ -63,8 +27,7 @@ class LastOne(NamedTuple):
     written: AbstractTransform
 
     def __str__(self) -> str:
-        why = "keeps parameters of its own" if self.transform._keeps_parameters else self.transform._why_last
-        return f"`{type(self.written).__name__}` {why}"
+        return f"`{type(self.written).__name__}` {self.transform._why_last}"
 
     def around(self, changed: str) -> str | None:
         """What to write to change the updates inside it, None if nothing that a user writes is inside.
@@ -89,7 +52,7 @@ def last_one_in(transform: AbstractTransform) -> LastOne | None:
 
     Containers hand on the updates of their parts, except those that are such a transform themselves.
     """
-    if _is_last(transform):
+    if is_last(transform):
         return LastOne(transform, transform)
     parts = (part.transform for part in transform.each_part() if not part.auxiliary)
     found = next(filter(None, map(last_one_in, parts)), None)
@@ -98,15 +61,15 @@ def last_one_in(transform: AbstractTransform) -> LastOne | None:
     return found._replace(written=transform)
 
 
-def _is_last(transform: AbstractTransform) -> bool:
+def is_last(transform: AbstractTransform) -> bool:
     # `SAM` leaves the parameters where they are in that mode.
-    return bool(transform._keeps_parameters or transform._why_last) and not getattr(transform, "opaque_mode", False)
+    return bool(transform._why_last) and not getattr(transform, "opaque_mode", False)
 
 
 class AbstractSteering(AbstractContainer):
     """A container of one optimizer that takes the parameters elsewhere than the steps of the optimizer would."""
 
-    _keeps_parameters: ClassVar[bool] = True
+    _why_last = KEEPS_PARAMETERS
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del state
@@ -146,39 +109,7 @@ def refuse_multipliers(owner: str, optimizer: AbstractTransform, changed: str) -
     raise ValueError(f"`{owner}` multiplies the updates, and {last}, so that nothing may follow it. Write {around}.")
 
 
-def _changed_after(x: AbstractTransform, after: Sequence[AbstractTransform], tree: PyTree) -> Iterator[str]:
-    """A sentence if transforms after this one change updates that must be applied as they are."""
-    # That two optimizers are one too many, is said already.
-    changing = [y for y in after if not _hands_on(y) and not (_is_optimizer(x) and _is_optimizer(y))]
-    last = last_one_in(x) if changing else None
-    if last is None:
-        return
-    if not last.transform._keeps_parameters:
-        changing = [y for y in changing if y._effect(tree).frozen is None]
-    seen = _seen_by_last(x, tree)
-    changing = [y for y in changing if any(a and b for a, b in zip(seen, _changed(y, tree), strict=True))]
-    if changing:
-        other = type(changing[0]).__name__
-        yield f"{last}, and doesn't see what `{other}` does to its updates. {_before(last, other)}"
-
-
-def _before(last: LastOne, other: str) -> str:
-    """What to write to let a transform change the updates before they come to one that must be the last."""
-    is_written = last.written is last.transform
-    around = last.around("Chain(...)" if is_written else f"Chain({{}}, {other}(...))")
-    if around is None:
-        return "Put it last."
-    return f"Put it outermost, {around}, or last." if is_written else f"Write {around}, or put it last."
-
-
-def _hands_on(transform: AbstractTransform) -> bool:
-    """Whether it returns the updates that it is given, as `Monitor` does, or a chain of such."""
-    is_made_of_parts = isinstance(transform, AbstractContainer) and transform._keeps_gradients
-    parts = [part.transform for part in transform.each_part()] if is_made_of_parts else []
-    return transform._keeps_updates or (is_made_of_parts and all(map(_hands_on, parts)))
-
-
-def _in_any(parts: Iterable[Part], tree: PyTree, of: Callable[[AbstractTransform, PyTree], list[bool]]) -> list[bool]:
+def in_any(parts: Iterable[Part], tree: PyTree, of: Callable[[AbstractTransform, PyTree], list[bool]]) -> list[bool]:
     """For which leaves `of` is true in any of the parts that receive them."""
     found = [False] * len(jtu.tree_leaves(tree))
     for part in parts:
@@ -188,49 +119,10 @@ def _in_any(parts: Iterable[Part], tree: PyTree, of: Callable[[AbstractTransform
     return found
 
 
-def _seen_by_last(transform: AbstractTransform, tree: PyTree) -> list[bool]:
-    """Which leaves reach a transform, this one or one inside it, after which nothing may change the updates."""
-    if _is_last(transform):
-        return [True] * len(jtu.tree_leaves(tree))
-    return _in_any((part for part in transform.each_part() if not part.auxiliary), tree, _seen_by_last)
-
-
-def _changed(transform: AbstractTransform, tree: PyTree) -> list[bool]:
-    """Which leaves' updates a transform may change."""
-    if _hands_on(transform):
-        return [False] * len(jtu.tree_leaves(tree))
-    if isinstance(transform, AbstractLeafwise):
-        return applies_to(transform, tree)
-    if not isinstance(transform, AbstractContainer) or not transform._keeps_gradients:
-        return [True] * len(jtu.tree_leaves(tree))
-    inside = _in_any(transform.each_part(), tree, _changed)
-    frozen = transform._effect(tree).frozen or [False] * len(inside)
-    return [a or b for a, b in zip(inside, frozen, strict=True)]
-
-
-def _moved(transforms: Sequence[AbstractTransform], tree: PyTree) -> list[bool]:
-    """Which leaves some transforms in turn move by weight decay, without those that a later one freezes."""
-    moved = [False] * len(jtu.tree_leaves(tree))
-    for x in transforms:
-        frozen = x._effect(tree).frozen or [False] * len(moved)
-        rows = zip(moved, decays_in(x, tree), frozen, strict=True)
-        moved = [(before or decays) and not is_frozen for before, decays, is_frozen in rows]
-    return moved
-
-
-def _is_optimizer(transform: AbstractTransform) -> bool:
-    """Whether it is an optimizer, or a container of one; the parts of an optimizer are not asked."""
-    if isinstance(transform, AbstractOptimizer):
-        return True
-    if hasattr(transform, "should_transform_fn"):  # another one may act at the other steps
-        return False
-    return any(_is_optimizer(part.transform) for part in transform.each_part() if part.receives is None)
-
-
 def decays_in(transform: AbstractTransform, tree: PyTree) -> list[bool]:
     """Which leaves a weight decay that is not zero applies to, in the transform or in one inside it."""
     parts = [part for part in transform.each_part() if not part.auxiliary]
-    decayed = _in_any(parts, tree, decays_in)
+    decayed = in_any(parts, tree, decays_in)
     decay: Any = getattr(transform, "weight_decay", None)
     is_zero = isinstance(decay, (int, float, np.generic, np.ndarray)) and not np.any(decay)
     if parts or decay is None or is_zero:

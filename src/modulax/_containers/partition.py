@@ -50,7 +50,7 @@ class Partition(AbstractContainer):
             if a leaf has no label, or one without a transform.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     transforms: Mapping[Any, AbstractTransform] = required_part(state="inner_states", converter=OrderedDict)
     labels: Any = eqx.field(static=True, converter=as_labels)

@@ -45,8 +45,8 @@ class AbstractReshaping(AbstractContainer):
     inner: eqx.AbstractVar[AbstractTransform]
 
     state_type: ClassVar[type]
-    _gives_gradients: ClassVar[bool] = False
-    _keeps_direction: ClassVar[bool] = True
+    _gives_gradients = False
+    _keeps = "direction"
 
     @abc.abstractmethod
     def form(self, params: Params, *, of_updates: bool = False) -> Form:

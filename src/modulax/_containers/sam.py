@@ -87,8 +87,8 @@ class SAM(AbstractContainer):
     opaque_mode: bool = eqx.field(static=True, default=False)
     batch_axis_name: str | None = eqx.field(static=True, default=None)
 
-    _keeps_direction: ClassVar[bool] = True
-    _why_last: ClassVar[str] = "leads back from perturbed parameters"
+    _keeps = "direction"
+    _why_last = "leads back from perturbed parameters"
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     def init(self, params: Params) -> SAMState:

@@ -91,7 +91,7 @@ class ScheduleFree(AbstractSteering):
     _: dataclasses.KW_ONLY
     follow: Follow = followed()
 
-    _keeps_direction: ClassVar[bool] = True
+    _keeps = "direction"
     needs: ClassVar[tuple[str, ...]] = ("params",)
     clock: ClassVar[Clock] = "pace"
     is_arraywise: ClassVar[bool] = True

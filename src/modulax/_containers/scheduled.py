@@ -25,8 +25,7 @@ class Scheduled(AbstractContainer):
         inner: the inner transform.
     """
 
-    _keeps_direction: ClassVar[bool] = True
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     inner: AbstractTransform = required_part(state="inner")
 

@@ -12,7 +12,7 @@ The rules at the end of a chain that act on single entries are split off (`witho
 import collections
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -172,7 +172,7 @@ class Stacked(AbstractContainer):
             and a few parameters may be left over, which are not stacked.
     """
 
-    _keeps_direction: ClassVar[bool] = True
+    _keeps = "direction"
 
     inner: AbstractTransform = required_part()
     chunk: int = eqx.field(static=True, default=16)

@@ -58,8 +58,8 @@ class StochasticRounding(AbstractContainer):
     inner: AbstractTransform = required_part()
     key: Any = key()
 
-    _keeps_direction: ClassVar[bool] = True
-    _why_last: ClassVar[str] = "rounds the new parameters"
+    _keeps = "direction"
+    _why_last = "rounds the new parameters"
     needs: ClassVar[tuple[str, ...]] = ("params",)
     is_one_pass: ClassVar[bool] = True
     # Updates in the dtype of the parameter would be rounded to the nearest before they are rounded at random.

@@ -183,9 +183,6 @@ class AbstractContainer(AbstractTransform):
     """Whether it adds at most a pass over its arrays to its parts, and no branch, so that gates compute it and select
     the results."""
 
-    # For `check`: whether its updates have the direction of those of its only part, or are zero.
-    _keeps_direction: ClassVar[bool] = False
-
     def each_part(self, state: State | None = None) -> Iterator[Part]:
         """Yield the parts in the order of the fields.
 

@@ -25,6 +25,7 @@ from jax.sharding import NamedSharding
 from .._support.arithmetic import is_inexact_array
 from .._support.failures import located, shortened
 from .._support.placement import mesh_of_types, mesh_sharding, on_devices_of, placed_at, placed_like, sharding_along
+from .._support.slots import likely_mistakes
 from .._support.tracing import is_tracing
 from .._support.types import Params, State, Updates
 from .._support.variables import holds_states, without_variables
@@ -35,7 +36,7 @@ from ..tree._state import declarations, is_per_matrix, owners
 from .extra_arguments import refuse_hyperparameters
 from .hyperparameters import AbstractHyperparameters
 from .masks import AbstractLabels, mask_of
-from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, warn_of_mistakes, wrong_state
+from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, wrong_state
 from .program import Program
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -207,7 +208,7 @@ class InitBoundary(AbstractBoundary):
         # A transform without a state may be given parameters with nothing to train, such as None.
         if not allow_empty and jtu.tree_leaves(state):
             refuse_empty(f"{type(transform).__name__}.init", params)
-        warn_of_mistakes(transform, params)
+        likely_mistakes.module.warn_of(transform, params)
         return state
 
 

@@ -12,7 +12,8 @@ from .._support.wrong_calls import meant_by
 from ..tree._names import Path, as_argument, joined
 from ..tree._paths import key_names
 from .hyperparameters import AbstractHyperparameters, fields_inside, value_at
-from .rates import RATES
+
+RATES = ("learning_rate", "adam_learning_rate")
 
 # A loop may pass these whatever the optimizer is.
 USUAL = ("value", "grad", "value_fn", "obj_fn", "grad_fn")

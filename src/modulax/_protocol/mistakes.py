@@ -1,14 +1,12 @@
-"""Arguments of `init` and `update` that cannot be right: the errors and warnings of the entry points."""
+"""Arguments of `init` and `update` that cannot be right: the errors of the entry points."""
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.core import Tracer
 
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import accepts_any_range, listing
@@ -16,10 +14,8 @@ from .._support.failures import array_type
 from .._support.module import AbstractState
 from .._support.types import Params, State
 from ..tree._align import is_python_number
-from ..tree._math import trainable
-from ..tree._paths import dotted, leaves_with_paths
-from .hyperparameters import AbstractHyperparameters, batched_number
-from .small_steps import lost_steps, warnings_in, wrong_numbers
+from ..tree._paths import leaves_with_paths
+from .hyperparameters import batched_number
 
 
 @contextlib.contextmanager
@@ -118,43 +114,3 @@ def refuse_empty(owner: str, params: Params) -> None:
         f"{convert if found else 'It has no leaves.'} If nothing is to be trained, write `init(params, "
         f"allow_empty=True)`."
     )
-
-
-def warn_of_mistakes(transform: Any, params: Params) -> None:
-    """Warn of what is probably a mistake with these parameters, such as a learning rate too small for their dtype."""
-    arrays = [x for x in jtu.tree_leaves(params) if is_inexact_array(x)]
-    if any(isinstance(x, Tracer) for x in arrays):
-        return
-    trained = trainable(params)
-    found = [*trained_hyperparameters(trained), *warnings_in(transform, trained), *wrong_numbers(transform)]
-    if any(x.dtype.itemsize < 4 for x in arrays):
-        found += lost_steps(transform, trained)
-    for sentence in dict.fromkeys(found):
-        message = f"`{type(transform).__name__}.init`: {sentence} (To silence: {_SILENCE})"
-        warnings.warn(message, LikelyMistake, stacklevel=5)
-
-
-def trained_hyperparameters(params: Params) -> Iterator[str]:
-    """Yield a sentence for each optimizer or schedule in a field of a model: its numbers would be trained.
-
-    Args:
-        params: the parameters. A tree of optimizers that is no model is trained on purpose.
-    """
-
-    def is_one(x: Any) -> bool:
-        return isinstance(x, AbstractHyperparameters)
-
-    for path, x in jtu.tree_leaves_with_path(params, is_leaf=is_one):
-        is_field = any(isinstance(key, jtu.GetAttrKey) for key in path)
-        if is_one(x) and is_field and any(map(is_inexact_array, jtu.tree_leaves(x))):
-            yield (
-                f"the hyperparameters of the `{type(x).__name__}` in the field `{dotted(path)}` of the model would be "
-                f"trained. Write `freeze_hyperparameters(...)` around it."
-            )
-
-
-_SILENCE = '`warnings.simplefilter("ignore", modulax.LikelyMistake)`'
-
-
-class LikelyMistake(UserWarning):
-    """Warning of `init`: with these parameters, the optimizer would probably do something that you did not mean."""

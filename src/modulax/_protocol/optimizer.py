@@ -9,7 +9,6 @@ from .._support.module import AbstractState, from_same_fields, nested, shared, w
 from .._support.tracing import tracing
 from .._support.types import Count, P, Params, State, Updates
 from .container import check_parts, eval_parts, part_fields
-from .passed_on import transform_over_run
 from .schedule_values import advance, schedule_states, with_current_values
 from .transform import AbstractTransform, Clock, Part
 
@@ -44,8 +43,8 @@ class AbstractOptimizer(AbstractTransform):
     """
 
     clock: ClassVar[Clock] = "keeper"
-    _negates: ClassVar[bool] = True
-    _keeps_gradients: ClassVar[bool] = True
+    _negates = True
+    _keeps = "gradients"
 
     @abc.abstractmethod
     def transform(self) -> AbstractTransform:
@@ -100,10 +99,6 @@ class AbstractOptimizer(AbstractTransform):
         with tracing():  # its numbers were checked
             transform = now.transform()
         yield Part("transform", None, transform, None if state is None else state.inner)
-
-    def _part_over_run(self) -> Part:
-        """Return `transform()`, with a schedule in the place of each number that follows one."""
-        return Part("transform", None, transform_over_run(self))
 
     def eval_params(self, state: OptimizerState, params: P) -> P:
         """Return the evaluation parameters of `transform()`."""

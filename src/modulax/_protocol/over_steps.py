@@ -1,4 +1,6 @@
-"""The values of a schedule at the first steps of all magnitudes: its range, and its peak."""
+"""The values of a number or of a schedule over a run: its range, and its peak."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,28 @@ def values_over_steps(schedule: AbstractSchedule) -> np.ndarray | None:
         return None
     # Sorted here, because in the program the number of steps is that of all schedules of a class.
     return values[np.unique(steps, return_index=True)[1]]
+
+
+def known_values(rate: Any) -> np.ndarray | None:
+    """The values of a number or of a schedule over the run; None if they are not known on the host."""
+    if isinstance(rate, AbstractSchedule):
+        return values_over_steps(rate)
+    # An array on a device is not read, because `init` would wait for it.
+    is_known = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0
+    return np.asarray(rate, np.float64) if is_known else None
+
+
+def largest(rate: Any) -> float | None:
+    """Return the largest magnitude of a learning rate over the run; None if it is not known on the host.
+
+    Args:
+        rate: a number or a schedule.
+    """
+    values = known_values(rate)
+    if values is None:
+        return None
+    peak = float(np.max(np.abs(values)))
+    return float(f"{peak:.3g}") if values.ndim else peak  # that of a schedule is sampled, so not exact
 
 
 def at_all_magnitudes(schedule: AbstractSchedule) -> Array:

@@ -20,6 +20,7 @@ from .._support.arithmetic import common_dtype, default_float, is_narrower
 from .._support.checks import check_extra, check_option
 from .._support.methods import result_is_indexed
 from .._support.module import AbstractState
+from .._support.slots import metrics
 from .._support.types import P, Params, S, State, Updates
 from .._support.variables import is_variable, without_variables
 from ..tree._math import zeros_without
@@ -27,8 +28,6 @@ from .entry import EvalBoundary, InitBoundary, UpdateBoundary, as_written, entry
 from .extra_arguments import everything_in, extra_arguments, required_arguments
 from .frozen import numbers_with_paths
 from .hyperparameters import AbstractHyperparameters, Hyperparameters, hashable
-from .last_step import at_last_step, with_factors
-from .metrics import by_short_names, hyperparameters_in_force, measured_in
 from .mistakes import wrong_state
 from .schedule import has_schedule, has_stateful_schedule
 from .step import DonatedStep, Move, step_program
@@ -36,6 +35,9 @@ from .step import DonatedStep, Move, step_program
 T = TypeVar("T")
 
 Clock = Literal["caller", "steps", "pace", "keeper"]
+
+# In `_why_last`: not even a `Freeze` may follow.
+KEEPS_PARAMETERS = "keeps parameters of its own"
 
 
 class EmptyState(AbstractState):
@@ -75,6 +77,8 @@ class Effect(NamedTuple):
         factors: the number by which it multiplies each update, in JAX's order; None if it does more. A factor may be a
             schedule, or a tuple of factors along an axis of the leaf.
         frozen: which leaves never change, in JAX's order; None if all may.
+        sizes: about the size of the entries of each update for a learning rate of 1, in JAX's order, None where it is
+            not known; None for the sizes that Adam has, about 1.
         is_fine: whether steps below the spacing of a low-precision parameter add up, because its state is finer or it
             rounds at random. Else `init` warns of a learning rate that is too small for the dtype.
         warnings: sentences on what is probably a mistake with these parameters, of which `init` warns.
@@ -84,6 +88,7 @@ class Effect(NamedTuple):
 
     factors: Sequence[Any] | None = None
     frozen: Sequence[bool] | None = None
+    sizes: Sequence[float | None] | None = None
     is_fine: bool = False
     warnings: Sequence[str] = ()
     suspects: Sequence[str] = ()
@@ -115,21 +120,15 @@ class AbstractTransform(AbstractHyperparameters):
     stateful schedules.
     """
 
-    # For the warning of parts in a wrong order: whether it returns the updates that it is given; whether it keeps
-    # parameters of its own, which are right only if nothing changes its updates afterwards; and why else nothing may
-    # change them, but for a `Freeze` of whole parameters.
-    _keeps_updates: ClassVar[bool] = False
-    _keeps_parameters: ClassVar[bool] = False
-    _why_last: ClassVar[str] = ""
-    _operators: ClassVar[tuple[str, ...]] = ("__len__", "__contains__")
+    # What its updates are, a container's without regard to its parts: those that it is given; gradients where it is
+    # given gradients, as those of a clip are; in the direction of those of its parts; or anything else.
+    _keeps: ClassVar[Literal["updates", "gradients", "direction", "nothing"]] = "nothing"
     _negates: ClassVar[bool] = False  # whether its updates are against the gradients, as those of an optimizer are
+    _gives_gradients: ClassVar[bool] = True  # whether its parts get what it gets, and not in another form
+    # Why nothing may change its updates afterwards, but for a `Freeze` of whole parameters.
+    _why_last: ClassVar[str] = ""
 
-    # For `checkpoint.carry`: whether its updates are gradients where it is given gradients, as those of a clip are, so
-    # that a momentum after it is one of gradients; and whether its parts get what it gets, and not in another form. The
-    # first answer for a container leaves out its parts.
-    _keeps_gradients: ClassVar[bool] = False
-    _gives_gradients: ClassVar[bool] = True
-
+    _operators: ClassVar[tuple[str, ...]] = ("__len__", "__contains__")
     _listed: ClassVar[tuple[str, ...]] = (
         *(
             "addresses",
@@ -304,10 +303,7 @@ class AbstractTransform(AbstractHyperparameters):
         Args:
             state: the state of this transform.
         """
-        state = without_variables(state)
-        with at_last_step(), with_factors():
-            found = list(hyperparameters_in_force(self, self.at(state), state))
-        return by_short_names([*found, *measured_in(state)])
+        return metrics.module.metrics_of(self, without_variables(state))
 
     def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
         """The factors that are in the state and not in a field, with their paths."""
@@ -394,6 +390,11 @@ class AbstractTransform(AbstractHyperparameters):
         check_extra(f"`{name}`", extra_arguments(self), extra)
         if self.clock != "keeper":
             _refuse_schedules(self)
+
+
+def keeps_gradients(transform: AbstractTransform) -> bool:
+    """Return whether updates of a transform, but not of its parts, are gradients where it is given gradients."""
+    return transform._keeps in ("updates", "gradients")
 
 
 def update_dtypes(*transforms: AbstractTransform) -> list[DTypeLike]:

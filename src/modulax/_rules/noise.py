@@ -41,7 +41,7 @@ class AddNoise(AbstractCounted):
         Networks](https://arxiv.org/abs/1511.06807), 2015.
     """
 
-    _keeps_gradients = True
+    _keeps = "gradients"
     eta: ma.Number = ma.required_number(needs=ma.NON_NEGATIVE)
     gamma: ma.Number = ma.required_number()
     key: Any = key()

@@ -142,7 +142,7 @@ class DifferentiallyPrivateAggregate(AbstractPrivateAggregate, ma.AbstractTransf
         Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
     """
 
-    _keeps_gradients = True
+    _keeps = "gradients"
     needs = ("real",)
 
     @property

@@ -133,7 +133,7 @@ class ScaleByStddev(AbstractRMS, ma.AbstractLeafwise[ScaleByStddevState]):
         return u, ScaleByStddevState(mu=mu, nu=nu)
 
 
-def root_with_eps(x: ma.Array, eps: ma.Array, inside: bool) -> ma.Array:
+def root_with_eps(x: ma.Array, eps, inside: bool) -> ma.Array:
     """The square root of `x`, with `eps` added inside or outside."""
     return ma.safe_sqrt(eps + x) if inside else eps + ma.safe_sqrt(x)
 

@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 
 from .. import authoring as ma
 from .._protocol.counted import AbstractCounted
-from .._protocol.small_steps import largest
+from .._protocol.over_steps import largest
 from .._protocol.transform import Effect
 from .._roles.role import AbstractRole
 from .._support.arithmetic import scalar_like
@@ -131,18 +131,15 @@ class ScaleByScion(AbstractScion, AbstractCounted):
         found = [projected(*kind, d).astype(g.dtype) for kind, d, g in zip(kinds, found, like, strict=True)]
         return treedef.unflatten(found), new_state
 
-    def sizes_of(self, tree: ma.PyTree) -> list[float | None]:
-        """Return about the root mean square of the entries of each update; None for a scale that is not on the host.
-
-        Args:
-            tree: the parameters, or anything with their shapes.
-        """
-        found = []
+    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
+        """The root mean square of the entries of each update, where its scale is on the host."""
+        del state
+        sizes = []
         for norm, radius, matrix in self._kinds(tree):
             given = getattr(self, radius)
             scale = largest(self.scale if given is None else given)
-            found.append(None if scale is None else scale * self._size(norm, matrix))
-        return found
+            sizes.append(None if scale is None else scale * self._size(norm, matrix))
+        return Effect(sizes=sizes)
 
     def _size(self, norm: str, matrix: Matrix | None) -> float:
         """The root mean square of the entries of a matrix, or of a vector, whose norm is 1."""
@@ -279,15 +276,8 @@ class Scion(AbstractScion, ma.AbstractRated):
 
     def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
         del state
-        return Effect(warnings=names_that_deny(self, self.roles, tree))
-
-    def sizes_of(self, tree: ma.Params) -> list[float | None]:
-        """Return about the size of the entries of each update for a learning rate of 1; None if it is not known.
-
-        Args:
-            tree: the parameters, or anything with their shapes.
-        """
-        return self._part(ScaleByScion).sizes_of(tree)
+        sizes = self._part(ScaleByScion)._effect(tree).sizes
+        return Effect(sizes=sizes, warnings=names_that_deny(self, self.roles, tree))
 
     def decays(self):
         return [ma.AddDecayedWeights(1.0)] if self.constrained else []

@@ -4,12 +4,13 @@ Flax looks for the exact class of a value, so every class is registered: when it
 else as soon as it is. modulax itself doesn't import Flax.
 """
 
-import importlib
 import importlib.abc
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
+
+from .slots import states_of_flax
 
 SERIALIZATION, NNX = "flax.serialization", "flax.nnx"
 _CLASSES: list[type] = []
@@ -50,17 +51,12 @@ def _register(serialization: ModuleType | None, *classes: type) -> None:
             register(cls, _to_state_dict, _from_state_dict, override=True)
 
 
-def _checkpoint() -> Any:
-    """How trees are restored by name, which is loaded when it is needed."""
-    return importlib.import_module("modulax.checkpoint._flax")
-
-
 def _to_state_dict(module: Any) -> dict[str, Any]:
-    return _checkpoint().to_state_dict(module)
+    return states_of_flax.module.to_state_dict(module)
 
 
 def _from_state_dict(target: Any, state: Any) -> Any:
-    return _checkpoint().from_state_dict(target, state, sys.modules[SERIALIZATION].current_path())
+    return states_of_flax.module.from_state_dict(target, state, sys.modules[SERIALIZATION].current_path())
 
 
 class _Loader(importlib.abc.Loader):

@@ -1,7 +1,6 @@
 """Error messages for calls and attributes that Python refuses: what was meant, and what to write instead."""
 
 import dataclasses
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,17 +9,13 @@ import jax.tree_util as jtu
 
 from .checks import listing, suggestion
 from .optree_nodes import entry_of
+from .slots import vocabulary
 from .variables import is_variable
-
-
-def _vocabulary() -> Any:
-    """The words of other libraries, which only an error message needs."""
-    return importlib.import_module("modulax._catalog.vocabulary")
 
 
 def meant_by(word: str, known: Iterable[str] | None = None) -> list[str]:
     """The known names that a word from another library may mean: one, several for `betas`, or none."""
-    words = _vocabulary()
+    words = vocabulary.module
     known = list(words.WORDS if known is None else known)
     if len(several := [name for name in words.SEVERAL.get(word, ()) if name in known]) > 1:
         return several
@@ -45,7 +40,7 @@ def foreign_attribute(what: str, name: str) -> str | None:
         what: what the object is: `"optimizer"`, `"state"`, `"schedule"` or `"nnx"`.
         name: the attribute.
     """
-    return _foreign(_vocabulary().ATTRIBUTES.get(what, {}), name)
+    return _foreign(vocabulary.module.ATTRIBUTES.get(what, {}), name)
 
 
 def wrong_call(cls: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], hint: str = "") -> str | None:
@@ -142,7 +137,7 @@ class _Call:
         return _Call(self.cls, args, kwargs | dict.fromkeys(lacking, ...))
 
     def _unknown_arguments(self, first: str) -> str:
-        words, own, elsewhere = _vocabulary(), {}, {}
+        words, own, elsewhere = vocabulary.module, {}, {}
         args = [x for x in self.args if not (self.is_optimizer and is_model(x))]
         free = [n for n in self.parameters if n not in self.kwargs and n not in self.positional[: len(args)]]
         start = f"`{self.name}({first}=...)`: there is no argument `{first}`."

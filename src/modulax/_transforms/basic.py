@@ -1,7 +1,7 @@
 """Identity, zero, and a plain function as transforms."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,8 +18,7 @@ from ..tree._paths import leaf_paths
 class Identity(AbstractLeafwise):
     """Returns the updates unchanged, for example as a placeholder in a chain."""
 
-    _keeps_updates: ClassVar[bool] = True
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "updates"
 
     def update_leaf(self, now, g, s, p):
         del now, p

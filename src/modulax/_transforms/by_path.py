@@ -1,5 +1,6 @@
 """Multipliers by parameter: of each path, and by depth."""
 
+import abc
 import functools
 import operator
 from collections import OrderedDict
@@ -8,6 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from .._protocol.fields import Number, required_number, required_numbers
 from .._protocol.leafwise import AbstractLeafwise
@@ -37,7 +39,35 @@ def _as_multipliers(given: Any) -> OrderedDict[str, Any]:
     return OrderedDict(given)
 
 
-class ScaleByPath(AbstractLeafwise):
+class AbstractMultiplier(AbstractLeafwise):
+    """Multiplies the update of every parameter by a number that its path chooses."""
+
+    @abc.abstractmethod
+    def multipliers_of(self, tree: PyTree) -> list[Any]:
+        """Return the multiplier of every leaf, in JAX's order; a tuple of them for blocks that are stacked.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+
+    @abc.abstractmethod
+    def multipliers_by_pattern(self) -> list[tuple[str, Any]]:
+        """Return pairs of a pattern and its multiplier, for a log; for stacked blocks a tuple of multipliers."""
+
+    @abc.abstractmethod
+    def patterns_of(self, tree: PyTree) -> list[str | None]:
+        """Return the pattern of every leaf, in JAX's order; None for a leaf that has its multiplier without one.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+
+    def _effect(self, tree, state=None):
+        del state
+        return Effect(self.multipliers_of(tree))
+
+
+class ScaleByPath(AbstractMultiplier):
     r"""Multiplies the update of every parameter by a number chosen by its path: a learning rate per layer.
 
     $$
@@ -70,29 +100,14 @@ class ScaleByPath(AbstractLeafwise):
     def where(self, tree):
         return self.multipliers_of(tree)
 
-    def _effect(self, tree, state=None):
-        del state
-        return Effect(self.multipliers_of(tree))
-
     def multipliers_of(self, tree):
-        """Return the multiplier of every leaf, in JAX's order.
-
-        Args:
-            tree: the parameters, or a tree like them.
-        """
         numbers = list(self.multipliers.values())
         return [numbers[i] for i in self._patterns().labels(tree)]
 
     def multipliers_by_pattern(self):
-        """Return pairs of a pattern and its multiplier, for a log."""
         return list(self.multipliers.items())
 
     def patterns_of(self, tree):
-        """Return the pattern of every leaf, in JAX's order.
-
-        Args:
-            tree: the parameters, or a tree like them.
-        """
         return self._patterns().winners(tree)
 
     def _patterns(self):
@@ -103,7 +118,7 @@ class ScaleByPath(AbstractLeafwise):
         return now * g, s
 
 
-class ScaleByDepth(AbstractLeafwise):
+class ScaleByDepth(AbstractMultiplier):
     r"""Multiplies the update of every parameter by a power of one factor: layer-wise learning rate decay (LLRD).
 
     $$
@@ -143,35 +158,20 @@ class ScaleByDepth(AbstractLeafwise):
         del p
         return MultiplierState() if has_schedule(self.factor) else EmptyState()
 
-    def _effect(self, tree, state=None):
-        del state
-        return Effect(self.multipliers_of(tree))
-
     def where(self, tree):
         found = self._by_label(tree)
         values = {k: jnp.stack(x) if isinstance(x, tuple) and not has_schedule(x) else x for k, x in found.items()}
         return [values[k] for k in self._labels(tree)]
 
     def multipliers_of(self, tree):
-        """Return the multiplier of every leaf, in JAX's order; a tuple of them for blocks that are stacked.
-
-        Args:
-            tree: the parameters, or a tree like them.
-        """
         found = self._by_label(tree)
         return [found[k] for k in self._labels(tree)]
 
     def multipliers_by_pattern(self):
-        """Return pairs of a pattern and its multiplier, for a log; for stacked blocks a tuple of multipliers."""
         exponents: AbstractLabels = self.exponents
         return [(text, self._multiplier(k)) for text, k in exponents.patterns()]
 
     def patterns_of(self, tree):
-        """Return the pattern of every leaf, in JAX's order; None for a leaf that has its exponent without one.
-
-        Args:
-            tree: the parameters, or a tree like them.
-        """
         exponents: AbstractLabels = self.exponents
         return exponents.winners(tree)
 

@@ -28,7 +28,7 @@ class Clip(AbstractLeafwise):
         max_delta: largest absolute value $\Delta$ of an entry.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     max_delta: Number = required_number(needs=NON_NEGATIVE)
 
@@ -115,7 +115,7 @@ def clipped(state: Any, total: Array, bound: Any, recorded: dict[str, Array], is
 class AbstractNormClip(AbstractLeafwise[StateT]):
     """Clips all arrays by their joint norm."""
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     @abc.abstractmethod
     def survey(self, count, state, updates, params, **extra) -> _Now:
@@ -201,7 +201,7 @@ class ClipByBlockRMS(AbstractLeafwise):
         Cost](https://arxiv.org/abs/1804.04235), 2018, algorithm 4.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     threshold: Number = required_number(needs=NEVER_NEGATIVE)
 
@@ -230,7 +230,7 @@ class AdaptiveGradClip(AbstractLeafwise):
         Normalization](https://arxiv.org/abs/2102.06171), 2021.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     clipping: Number = required_number(needs=NON_NEGATIVE)

@@ -21,7 +21,7 @@ class ZeroNaNsState(AbstractState):
 class ZeroNaNs(AbstractLeafwise[ZeroNaNsState]):
     """Replaces NaN in the updates by zero, and records which leaves contained one. Infinities are left alone."""
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     def init_leaf(self, p):
         del p

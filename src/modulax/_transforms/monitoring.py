@@ -134,8 +134,7 @@ class Snapshot(AbstractTransform):
         measure: function of the updates that returns an array or a tree of arrays.
     """
 
-    _keeps_updates: ClassVar[bool] = True
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "updates"
 
     measure_name: str = eqx.field(static=True)
     measure: Callable[[Updates], PyTree] = eqx.field(static=True)
@@ -200,8 +199,7 @@ class Monitor(AbstractTransform):
             such as `Stateless(function)` for a function of updates and parameters.
     """
 
-    _keeps_updates: ClassVar[bool] = True
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "updates"
 
     measures: Mapping[str, Any] = eqx.field(converter=_as_measures)
 

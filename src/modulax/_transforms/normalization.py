@@ -1,7 +1,5 @@
 """Normalized and centered updates."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -76,7 +74,7 @@ class Centralize(AbstractLeafwise):
         Networks](https://arxiv.org/abs/2004.01461), 2020.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     output_axis: int = eqx.field(static=True, default=0)
 

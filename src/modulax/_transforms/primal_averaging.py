@@ -1,7 +1,6 @@
 """Generalized primal averaging (GPA): the last step of a chain, with an average of the iterates at every step."""
 
 from dataclasses import KW_ONLY
-from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import PyTree
@@ -9,7 +8,7 @@ from jaxtyping import PyTree
 from .._protocol.container import in_dtypes_of
 from .._protocol.fields import Number, OptionalNumber, number, required_number
 from .._protocol.masks import Mask, mask
-from .._protocol.transform import Effect
+from .._protocol.transform import KEEPS_PARAMETERS, Effect
 from .._support.arithmetic import at_least_float32, copy_in
 from .._support.checks import FRACTION, Requirement
 from .._support.module import AbstractState, counter, like_params
@@ -63,8 +62,8 @@ class PrimalAveraging(AbstractDecayingRule[PrimalAveragingState]):
         [code](https://github.com/facebookresearch/optimizers).
     """
 
-    _keeps_parameters: ClassVar[bool] = True
-    _negates: ClassVar[bool] = True
+    _why_last = KEEPS_PARAMETERS
+    _negates = True
 
     learning_rate: Number = required_number()
     train_interp_coeff: Number = number(0.7, needs=WEIGHT)

@@ -80,7 +80,7 @@ class AddDecayedWeights(AbstractLeafwise):
         Loshchilov and Hutter, [Decoupled Weight Decay Regularization](https://arxiv.org/abs/1711.05101), 2017.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
     needs: ClassVar[tuple[str, ...]] = ("params",)
 
     weight_decay: Number = number(0.0)

@@ -1,7 +1,7 @@
 """Means of per-example updates, over one batch or several."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -80,7 +80,7 @@ class AccumulateAvgUpdates(AbstractLeafwise):
         accumulation_steps: $k$, number of batches to average. With 1 there is no state.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     accumulation_steps: int = eqx.field(static=True)
 

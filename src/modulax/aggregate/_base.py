@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ class AbstractAggregator(AbstractTransform):
     `Process` the auxiliary outputs become extra arguments of the postprocessor.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     @property
     def example_axes(self) -> tuple[int, ...]:

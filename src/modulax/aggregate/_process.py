@@ -1,7 +1,7 @@
 """Pipelines around an aggregator: what is done to per-example gradients before and after they are reduced."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ class Process(AbstractContainer):
             outputs.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     preprocessor: AbstractTransform = required_part(state="preprocess_state")
     aggregator: AbstractTransform = required_part(state="aggregate_state")
@@ -119,7 +119,7 @@ class AddMeanVarianceToOpt(AbstractContainer):
         accumulation_steps: number of batches per step of the optimizer.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
 
     opt: AbstractTransform = required_part(state=lambda state: state.postprocess_state[1])
     ema_decay: Number = number(0.9, needs=DECAY)

@@ -169,7 +169,7 @@ class TrackPerElementMeanAndVarianceWithEma(AbstractTransform):
         ema_decay: $\beta$, exponential decay rate of the moving averages.
     """
 
-    _keeps_gradients: ClassVar[bool] = True
+    _keeps = "gradients"
     needs: ClassVar[tuple[str, ...]] = ("sum_sq_diff_grads", "sample_size")
 
     ema_decay: Number = number(0.9, needs=DECAY)

@@ -3,7 +3,6 @@
 Flax calls these functions for every Module (`_support/flax_nodes.py`), at the root or anywhere in a tree of its own.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,7 +21,7 @@ def to_state_dict(module: PyTree) -> dict[str, Any]:
     return nested({names: plain(x) for names, x in named(unstack(module)).items()})
 
 
-def from_state_dict(target: PyTree, state: Mapping[str, Any], where: str) -> PyTree:
+def from_state_dict(target: PyTree, state: Any, where: str) -> PyTree:
     """Return a Module with the arrays of nested dicts, and with all else of the target.
 
     Args:

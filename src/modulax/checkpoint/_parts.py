@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.transform import AbstractTransform
+from .._protocol.transform import AbstractTransform, keeps_gradients
 from .._support.module import AbstractState, FieldKind, kind_of
 from ..tree._paths import Names, key_names, longest_prefix, named_leaves
 from ..tree._quantized import is_quantized
@@ -218,7 +218,7 @@ def _parts_of(
 
 def _changing(transform: AbstractTransform) -> Iterator[type]:
     """The classes of the transforms inside, and of the transform, whose updates are no gradients."""
-    if not transform._keeps_gradients:
+    if not keeps_gradients(transform):
         yield type(transform)
     for part in transform.each_part():
         if not part.auxiliary:

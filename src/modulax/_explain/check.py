@@ -14,10 +14,8 @@ from .._containers.chain import is_chain
 from .._protocol.container import AbstractContainer, check_optimizer
 from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.masks import AbstractLabels, received, select
-from .._protocol.mistakes import trained_hyperparameters
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.rates import is_of_library, parts_over_run
-from .._protocol.small_steps import known_values, largest, lost_steps, warnings_in, wrong_numbers
+from .._protocol.over_steps import known_values, largest
 from .._protocol.transform import AbstractTransform, everything_in
 from .._roles.find import Roles, model_of, table_of
 from .._roles.labels import read_by_role, with_roles
@@ -26,6 +24,8 @@ from .._support.methods import explained
 from .._support.tables import html_table
 from ..tree._math import shapes_of
 from .describe import FROZEN, NO_HEAD, NO_LEAF_DECAYS, Description, describe
+from .likely_mistakes import lost_steps, trained_hyperparameters, warnings_in, wrong_numbers
+from .rates import is_of_library, parts_over_run
 
 
 class Findings(tuple[str, ...]):
@@ -196,7 +196,7 @@ def _routes(transform: AbstractTransform, tree: PyTree) -> list[tuple[_Step, ...
     parts = [part for part in parts_over_run(transform) if not part.auxiliary]
     is_made_of_parts = is_chain(transform) or (bool(parts) and all(part.receives is not None for part in parts))
     is_own = isinstance(transform, AbstractOptimizer) and not is_of_library(transform)
-    hands_on = isinstance(transform, AbstractContainer) and transform._keeps_direction
+    hands_on = isinstance(transform, AbstractContainer) and transform._keeps != "nothing"
     if not (is_made_of_parts or is_own or hands_on):
         return whole
     routes: list[tuple[_Step, ...]] = [()] * len(whole)

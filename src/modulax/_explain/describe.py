@@ -27,9 +27,7 @@ from .._protocol.hyperparameters import AbstractHyperparameters, batched_number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, applies_to, mask_of, select
 from .._protocol.over_steps import values_over_steps
-from .._protocol.rates import Rate, parts_over_run, rates_of
 from .._protocol.schedule import AbstractSchedule, is_schedule, title
-from .._protocol.small_steps import lost_steps, warnings_in
 from .._protocol.transform import AbstractTransform, Part
 from .._roles.find import model_of, table_of
 from .._roles.labels import roles_read_by, taken_as_hidden, with_roles
@@ -41,6 +39,9 @@ from ..tree._math import shapes_of
 from ..tree._paths import leaves_with_paths
 from ..tree._stacks import stacked_states, unstack
 from ..tree._state import init_even_if_empty, owners
+from .likely_mistakes import lost_steps, warnings_in
+from .order import clips_of_steps
+from .rates import Rate, parts_over_run, rates_of
 
 _RIGHT = ("state bytes",)
 
@@ -185,7 +186,8 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
         _write_decay(_text(decay), own_rows)
     effect = transform._effect(tree, state)
     if rows:
-        notes += [note for note in (*_notes(transform, own_rows), *effect.suspects, *effect.notes) if note not in notes]
+        found = (*_notes(transform, own_rows), *effect.suspects, *clips_of_steps(transform), *effect.notes)
+        notes += [note for note in found if note not in notes]
     for row in [] if effect.frozen is None else _chosen(rows, effect.frozen):
         row.group, row.weight_decay = FROZEN, ""
 

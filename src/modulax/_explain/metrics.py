@@ -18,14 +18,18 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._protocol.extra_arguments import RATES
+from .._protocol.hyperparameters import AbstractHyperparameters
+from .._protocol.last_step import at_last_step, with_factors
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.schedule import is_schedule
 from .._support.module import AbstractState, kind_of
 from .._support.tracing import tracing
+from .._transforms.by_path import AbstractMultiplier
 from ..tree._paths import Names, is_plain, key_names, leaves_with_paths
 from ..tree._quantized import is_quantized
 from ..tree._stacks import unstack
-from .hyperparameters import AbstractHyperparameters
-from .rates import RATES, Rate, is_of_library, is_optimizer, parts_over_run, rates_by_pattern, rates_of
-from .schedule import is_schedule
+from .rates import Rate, is_of_library, parts_over_run, rates_by_pattern, rates_of
 
 
 class Metric(NamedTuple):
@@ -37,7 +41,14 @@ class Metric(NamedTuple):
     value: Any
 
 
-def hyperparameters_in_force(transform: Any, now: Any, state: Any) -> Iterator[Metric]:
+def metrics_of(transform: Any, state: Any) -> dict[str, Any]:
+    """Return what `transform.metrics(state)` returns."""
+    with at_last_step(), with_factors():
+        found = list(_hyperparameters_in_force(transform, transform.at(state), state))
+    return _by_short_names([*found, *_measured_in(state)])
+
+
+def _hyperparameters_in_force(transform: Any, now: Any, state: Any) -> Iterator[Metric]:
     """Yield the learning rates, also those of the groups of a multiplier, and hyperparameters that follow a schedule.
 
     Args:
@@ -58,7 +69,7 @@ def hyperparameters_in_force(transform: Any, now: Any, state: Any) -> Iterator[M
 
 def _computed(transform: Any, state: Any, keys: Names = ()) -> Iterator[Metric]:
     """Yield the learning rates inside optimizers that have none in their fields, such as that of a function."""
-    if not is_optimizer(transform):
+    if not isinstance(transform, AbstractOptimizer):
         for part in transform.each_part(state):
             yield from _computed(part.transform, part.state, _below(keys, part))
     elif not any(key_names(path)[-1] in RATES for path, _ in jtu.tree_leaves_with_path(transform)):
@@ -84,7 +95,7 @@ def _below(keys: Names, part: Any) -> Names:
 
 def _has_multiplier(transform: Any) -> bool:
     parts = () if is_of_library(transform) else transform.each_part()
-    return hasattr(transform, "patterns_of") or any(_has_multiplier(part.transform) for part in parts)
+    return isinstance(transform, AbstractMultiplier) or any(_has_multiplier(part.transform) for part in parts)
 
 
 def _multiplied(now: Any, state: Any) -> Iterator[Metric]:
@@ -154,17 +165,17 @@ def _moments(state: Any) -> Iterator[Any]:
             yield from _moments(getattr(state, field.name))
 
 
-def measured_in(state: Any, keys: Names = (), path: Names = ()) -> Iterator[Metric]:
+def _measured_in(state: Any, keys: Names = (), path: Names = ()) -> Iterator[Metric]:
     """Yield the scalars in the fields declared with `shared(metric=True)`, of a state and of the states inside it."""
     for key, x in _items(state):
-        yield from measured_in(x, (*keys, str(key)), (*path, str(key)))
+        yield from _measured_in(x, (*keys, str(key)), (*path, str(key)))
     for field in dataclasses.fields(state) if isinstance(state, AbstractState) else ():
         x = getattr(state, field.name)
         if field.metadata.get("metric"):
             scalars = [(inside, leaf) for inside, leaf in leaves_with_paths(x) if jnp.ndim(leaf) == 0]
             yield from (Metric(inside or field.name, keys, path, leaf) for inside, leaf in scalars)
         elif kind_of(field) == "states" or isinstance(x, AbstractState):  # of vectors, in that of `Flatten`
-            yield from measured_in(x, keys, (*path, field.name))
+            yield from _measured_in(x, keys, (*path, field.name))
 
 
 def _items(states: Any) -> Iterable[tuple[Any, Any]]:
@@ -173,7 +184,7 @@ def _items(states: Any) -> Iterable[tuple[Any, Any]]:
     return enumerate(states) if is_plain(states, list, tuple) else ()
 
 
-def by_short_names(metrics: Sequence[Metric]) -> dict[str, Any]:
+def _by_short_names(metrics: Sequence[Metric]) -> dict[str, Any]:
     """Return the values by name, with as much of the path before the name as tells those of one name apart."""
     of_one_name = collections.defaultdict[str, list[Metric]](list)
     for metric in metrics:

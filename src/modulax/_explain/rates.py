@@ -10,10 +10,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._protocol.masks import applies_to, select
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.transform import Part
+from .._transforms.by_path import AbstractMultiplier
 from ..tree._paths import Names
-from .masks import applies_to, select
-
-RATES = ("learning_rate", "adam_learning_rate")
+from .over_run import transform_over_run
 
 
 class Rate(NamedTuple):
@@ -69,7 +71,7 @@ class _Place(NamedTuple):
 
     def below(self, transform: Any) -> "_Place":
         """Return the place of what is inside a transform that is here."""
-        return self._replace(inside=()) if self.inside is None and is_optimizer(transform) else self
+        return self._replace(inside=()) if self.inside is None and isinstance(transform, AbstractOptimizer) else self
 
 
 def rates_of(transform: Any, tree: PyTree, state: Any = None) -> list[Rate | None]:
@@ -101,17 +103,17 @@ def parts_over_run(transform: Any, state: Any = None) -> list[Any]:
         transform: the transform.
         state: its state, from which the next step is.
     """
-    if not is_optimizer(transform):
+    if not isinstance(transform, AbstractOptimizer):
         return list(transform.each_part(state))
     if state is None:
-        return [transform._part_over_run()]
+        return [Part("transform", None, transform_over_run(transform))]
     # Which may have schedules of its own.
     return [part._replace(transform=part.transform.at(part.state)) for part in transform.each_part(state)]
 
 
 def is_of_library(transform: Any) -> bool:
     """Whether it is an optimizer of the library, and none that a user made of a class or a function."""
-    return is_optimizer(transform) and type(transform).__module__.startswith("modulax._rules.")
+    return isinstance(transform, AbstractOptimizer) and type(transform).__module__.startswith("modulax._rules.")
 
 
 def _after(transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | None], place: _Place) -> list[Rate | None]:
@@ -128,9 +130,9 @@ def _after(transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | Non
     effect = transform._effect(tree, state)
     if effect.factors is not None:
         rates = [rate and rate.times(x) for rate, x in zip(rates, effect.factors, strict=True)]
-    if hasattr(transform, "sizes_of"):
-        rates = [rate and rate._replace(size=x) for rate, x in zip(rates, transform.sizes_of(tree), strict=True)]
-    if hasattr(transform, "patterns_of"):
+    if effect.sizes is not None:
+        rates = [rate and rate._replace(size=x) for rate, x in zip(rates, effect.sizes, strict=True)]
+    if isinstance(transform, AbstractMultiplier):
         rates = [rate and rate.of(x) for rate, x in zip(rates, transform.patterns_of(tree), strict=True)]
     if effect.frozen is not None:
         rates = [None if is_frozen else rate for rate, is_frozen in zip(rates, effect.frozen, strict=True)]
@@ -153,7 +155,7 @@ def _after_all(transform: Any, state: Any, rates: list[Rate] | None, place: _Pla
         return None
     if is_of_library(transform):  # which all negate
         rates = [rate._replace(sign=1.0) for rate in rates]
-    if hasattr(transform, "multipliers_by_pattern"):
+    if isinstance(transform, AbstractMultiplier):
         is_first = len(rates) == 1
         return [rates[0].times(x).of(name) for name, x in transform.multipliers_by_pattern()] if is_first else None
     if effect.factors is None:
@@ -166,11 +168,6 @@ def _own_rate(transform: Any, place: _Place) -> Rate | None:
     value = getattr(transform, "learning_rate", None)
     sign = 1.0 if transform._negates else _SIGNS[getattr(transform, "flip_sign", None)]
     return None if value is None else Rate(value, sign=sign, keys=place.keys, inside=place.inside or ())
-
-
-def is_optimizer(transform: Any) -> bool:
-    """Whether it is made of what its `transform()` returns."""
-    return hasattr(transform, "_part_over_run")
 
 
 def _changes_rates(transform: Any) -> bool:

@@ -8,21 +8,29 @@ the step, of which the peaks count; an array on a device is not read.
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
-from .._support.arithmetic import is_narrower
+from .._protocol.extra_arguments import RATES
+from .._protocol.hyperparameters import AbstractHyperparameters
+from .._protocol.masks import select
+from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.over_steps import known_values, largest
+from .._protocol.schedule import AbstractSchedule, is_schedule, title
+from .._support.arithmetic import is_inexact_array, is_narrower
 from .._support.checks import listing
-from ..tree._paths import leaves_with_paths
-from .hyperparameters import AbstractHyperparameters
-from .masks import select
-from .over_steps import values_over_steps
-from .rates import RATES, Rate, is_optimizer, parts_over_run, rates_of
-from .schedule import AbstractSchedule, is_schedule, title
+from .._support.types import Params
+from ..tree._math import trainable
+from ..tree._paths import dotted, leaves_with_paths
+from .order import clips_of_steps, mistakes_in_order
+from .rates import Rate, parts_over_run, rates_of
 
 # The largest learning rate in common use, and the largest of which `init` does not warn. Peaks of a few units are in
 # use; an argument of a schedule in the place of another one is a number of steps.
@@ -72,19 +80,6 @@ def _is_in_state(x: Any) -> bool:
     return isinstance(x, AbstractHyperparameters) and not is_schedule(x)
 
 
-def largest(rate: Any) -> float | None:
-    """Return the largest magnitude of a learning rate over the run; None if it is not known on the host.
-
-    Args:
-        rate: a number or a schedule.
-    """
-    values = known_values(rate)
-    if values is None:
-        return None
-    peak = float(np.max(np.abs(values)))
-    return float(f"{peak:.3g}") if values.ndim else peak  # that of a schedule is sampled, so not exact
-
-
 def _wrong_rate(what: str, rate: Any, in_check: bool) -> Iterator[str]:
     """Yield a sentence for a learning rate that no run can have.
 
@@ -118,15 +113,6 @@ def _finite(values: np.ndarray) -> int:
     return int(np.argmax(is_at_end)) if is_at_end.any() else len(values)
 
 
-def known_values(rate: Any) -> np.ndarray | None:
-    """The values of a number or of a schedule over the run; None if they are not known on the host."""
-    if isinstance(rate, AbstractSchedule):
-        return values_over_steps(rate)
-    # An array on a device is not read, because `init` would wait for it.
-    is_known = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0
-    return np.asarray(rate, np.float64) if is_known else None
-
-
 def warnings_in(transform: Any, tree: PyTree, in_check: bool = False) -> Iterator[str]:
     """Yield the sentences of a transform and of all inside it on what is probably a mistake with these parameters.
 
@@ -137,6 +123,7 @@ def warnings_in(transform: Any, tree: PyTree, in_check: bool = False) -> Iterato
     """
     effect = transform._effect(tree)
     yield from (*effect.warnings, *(effect.suspects if in_check else ()))
+    yield from (*mistakes_in_order(transform, tree), *(clips_of_steps(transform) if in_check else ()))
     rate = getattr(transform, "learning_rate", None)
     is_seen = "learning_rate" in getattr(rate, "fields_of_optimizer", ())  # that of the optimizer around it
     if isinstance(rate, AbstractSchedule) and getattr(transform, "flip_sign", True) and not is_seen:
@@ -165,14 +152,54 @@ def wrong_numbers(transform: Any, in_check: bool = False) -> Iterator[str]:
         usual = getattr(field.metadata["needs"], "usual", None) if in_check else None
         if np.isnan(values):
             yield f"{what} is NaN."
-        elif is_optimizer(transform) and name in RATES:
+        elif isinstance(transform, AbstractOptimizer) and name in RATES:
             yield from _wrong_rate(what, value, in_check)
-        elif is_optimizer(transform) and name.endswith("weight_decay") and not 0 <= values < np.inf:
+        elif isinstance(transform, AbstractOptimizer) and name.endswith("weight_decay") and not 0 <= values < np.inf:
             yield f"{what} is {values:.4g}: it makes weights {'grow' if values < 0 else 'infinite'}."
         elif name == "momentum" and values > 1:
             yield f"{what} is {values:.4g}: the steps grow without bound."
         elif usual and not usual[0] <= values <= usual[1]:
             yield f"{what} is {values:.4g}; {usual[0]:g} to {usual[1]:g} is usual."
-    if not is_optimizer(transform):  # whose parts have the numbers of its fields
+    if not isinstance(transform, AbstractOptimizer):  # whose parts have the numbers of its fields
         for part in transform.each_part():
             yield from wrong_numbers(part.transform, in_check)
+
+
+def warn_of(transform: Any, params: Params) -> None:
+    """Warn of what is probably a mistake with these parameters, such as a learning rate too small for their dtype."""
+    arrays = [x for x in jtu.tree_leaves(params) if is_inexact_array(x)]
+    if any(isinstance(x, Tracer) for x in arrays):
+        return
+    trained = trainable(params)
+    found = [*trained_hyperparameters(trained), *warnings_in(transform, trained), *wrong_numbers(transform)]
+    if any(x.dtype.itemsize < 4 for x in arrays):
+        found += lost_steps(transform, trained)
+    for sentence in dict.fromkeys(found):
+        message = f"`{type(transform).__name__}.init`: {sentence} (To silence: {_SILENCE})"
+        warnings.warn(message, LikelyMistake, stacklevel=5)
+
+
+def trained_hyperparameters(params: Params) -> Iterator[str]:
+    """Yield a sentence for each optimizer or schedule in a field of a model: its numbers would be trained.
+
+    Args:
+        params: the parameters. A tree of optimizers that is no model is trained on purpose.
+    """
+
+    def is_one(x: Any) -> bool:
+        return isinstance(x, AbstractHyperparameters)
+
+    for path, x in jtu.tree_leaves_with_path(params, is_leaf=is_one):
+        is_field = any(isinstance(key, jtu.GetAttrKey) for key in path)
+        if is_one(x) and is_field and any(map(is_inexact_array, jtu.tree_leaves(x))):
+            yield (
+                f"the hyperparameters of the `{type(x).__name__}` in the field `{dotted(path)}` of the model would be "
+                f"trained. Write `freeze_hyperparameters(...)` around it."
+            )
+
+
+_SILENCE = '`warnings.simplefilter("ignore", modulax.LikelyMistake)`'
+
+
+class LikelyMistake(UserWarning):
+    """Warning of `init`: with these parameters, the optimizer would probably do something that you did not mean."""

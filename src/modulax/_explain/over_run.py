@@ -12,10 +12,10 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Float
 
+from .._protocol.schedule import AbstractSchedule, AbstractStatefulSchedule, has_stateful_schedule, is_schedule, title
+from .._protocol.schedule_values import schedule_states, with_current_values
 from .._support.tracing import tracing
 from ..tree._paths import key_names
-from .schedule import AbstractSchedule, AbstractStatefulSchedule, has_stateful_schedule, is_schedule, title
-from .schedule_values import schedule_states, with_current_values
 
 
 class PassedOn(AbstractSchedule):
