@@ -219,6 +219,21 @@ def test_imports_go_down_only(source: Source):
     assert not mistakes, "\n".join(mistakes)
 
 
+@each_source
+def test_strings_import_nothing_above(source: Source):
+    """A module that is imported by its name is one of the same room or below, except by `modulax` itself."""
+    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call) and node.args]
+    given = [(call.lineno, call.args[0]) for call in calls if ast.unparse(call.func).endswith("import_module")]
+    texts = [(line, text.values[0] if isinstance(text, ast.JoinedStr) else text) for line, text in given]
+    names = [(line, str(text.value)) for line, text in texts if isinstance(text, ast.Constant)]
+    mistakes = [
+        f"{source}:{line} imports {name} by its name; write a slot of `_support/slots.py`"
+        for line, name in names
+        if name.startswith((".", "modulax")) and source.top and name.split(".")[1:2] != [source.top]
+    ]
+    assert not mistakes, "\n".join(mistakes)
+
+
 def test_imports_make_no_circle():
     def below(module: str) -> set[str]:
         return {

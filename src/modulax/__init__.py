@@ -12,6 +12,7 @@ import types as _types
 
 from ._support import slots as _slots
 
+_slots.library.name = "modulax"
 _slots.likely_mistakes.name = "modulax._explain.likely_mistakes"
 _slots.metrics.name = "modulax._explain.metrics"
 _slots.vocabulary.name = "modulax._catalog.vocabulary"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import inspect
 import math
 import operator
@@ -27,6 +26,7 @@ from .._roles.role import AbstractRole
 from .._support.checks import brief
 from .._support.keys import is_key_data
 from .._support.printing import format_value
+from .._support.slots import library
 from .._support.types import ARRAY_TYPES
 from .._support.wrong_calls import wrong_call
 from .optax_names import home, known_elsewhere
@@ -171,7 +171,7 @@ def _public(x: Any, path: tuple[str, ...]) -> Any:
 
 def _is_exported_record(x: Any) -> bool:
     """Whether it is a dataclass that modulax exports, such as the axes of matrices."""
-    place = importlib.import_module("modulax")
+    place = library.module
     return dataclasses.is_dataclass(x) and getattr(place, type(x).__name__, None) is type(x)
 
 
@@ -185,7 +185,7 @@ def _refused(x: Any, path: tuple[str, ...]) -> Any:
 
 def _name(x: Any) -> str:
     """The name under which modulax exports a class or a function; the bare name for one of a user."""
-    modulax = importlib.import_module("modulax")
+    modulax = library.module
     own = x.__name__
     for module in _MODULES:
         place = getattr(modulax, module) if module else modulax
@@ -212,7 +212,7 @@ def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
         )
         return freeze_hyperparameters(made) if x.get("frozen") else made
     marked = {
-        "object": lambda name: operator.attrgetter(name)(importlib.import_module("modulax")),
+        "object": lambda name: operator.attrgetter(name)(library.module),
         "dtype": jnp.dtype,
         "list": lambda values: [each(value) for value in values],
         "items": lambda pairs: OrderedDict((each(key), each(value)) for key, value in pairs),
@@ -223,7 +223,7 @@ def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
 
 def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any:
     """The result of a class or of a function of modulax, from its arguments or from all of its fields."""
-    place = importlib.import_module("modulax")
+    place = library.module
     try:
         made_by = classes.get(name) or _LABELS.get(name) or operator.attrgetter(name)(place)
     except (AttributeError, TypeError):

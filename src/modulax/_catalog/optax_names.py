@@ -3,9 +3,10 @@
 The lower layers load it only to write an error message.
 """
 
-import importlib
+import operator
 
 from .._support.checks import suggestion
+from .._support.slots import library
 from .._support.wrong_calls import foreign_attribute
 from .vocabulary import ELSEWHERE, NOT_HERE
 
@@ -114,7 +115,7 @@ def known_elsewhere(name: str) -> str | None:
 
 def names_in(place: str) -> list[str]:
     """The names in a module of the library, without importing what they stand for."""
-    module = importlib.import_module(f"modulax.{place}".rstrip("."))
+    module = operator.attrgetter(place)(library.module) if place else library.module
     return sorted({*getattr(module, "__all__", ()), *dir(module)})
 
 

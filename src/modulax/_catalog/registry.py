@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import fnmatch
-import importlib
 import inspect
 import math
 from typing import Any
@@ -17,6 +16,7 @@ from .._protocol.extra_arguments import required_arguments
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in
 from .._support.checks import brief, listing
+from .._support.slots import library
 from .bibliography import Reference, publications
 from .optax_names import home, known_elsewhere, plain
 
@@ -98,7 +98,7 @@ def get(name: str) -> type[Any]:
 
 def _transforms() -> dict[str, type[AbstractTransform]]:
     """The public transforms of the library, optimizers and containers included, by their names in lower case."""
-    public = inspect.getmembers(importlib.import_module("modulax"), inspect.isclass)
+    public = inspect.getmembers(library.module, inspect.isclass)
     classes = [cls for _, cls in public if issubclass(cls, AbstractTransform) and not inspect.isabstract(cls)]
     return {plain(cls.__name__): cls for cls in classes}
 

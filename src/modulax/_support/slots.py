@@ -19,6 +19,7 @@ class Slot:
         return importlib.import_module(self.name)
 
 
+library = Slot()  # all public names
 likely_mistakes = Slot()  # warnings of `init`
 metrics = Slot()  # the scalars of a log
 vocabulary = Slot()  # words of other libraries, for error messages

@@ -63,6 +63,7 @@ from .._support.module import (
     nested as nested,
     shared as shared,
 )
+from .._support.slots import library as _library
 from .._support.types import (
     Count as Count,
     Follow as Follow,
@@ -92,7 +93,7 @@ _LATE = {"AbstractMatrixwise": ".._transforms.matrixwise"}
 
 def __getattr__(name: str) -> object:
     if name not in _LATE:
-        return _importlib.import_module("..", __name__)._refuse("authoring", name)
+        return _library.module._refuse("authoring", name)
     globals()[name] = value = getattr(_importlib.import_module(_LATE[name], __name__), name)
     return value
 

@@ -4,7 +4,6 @@ A function is the one of modulax. A class is called through a function with opta
 has that field, and with the arguments that optax takes by position in their place.
 """
 
-import importlib
 import inspect
 import operator
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from .._catalog.optax_names import home
 from .._protocol.fields import ScalarOrSchedule
 from .._support.checks import any_range
+from .._support.slots import library
 from .._support.wrong_calls import wrong_call
 from ._masks import as_mask
 from ._transformations import making, native_in, transformation
@@ -32,7 +32,7 @@ def counterpart(module: str, name: str) -> Any:
     path = home(name, PLACES.get(module, module))
     if path is None:
         raise AttributeError(f"`optax.{module}.{name}` has no counterpart in modulax.")
-    return operator.attrgetter(path)(importlib.import_module("modulax"))
+    return operator.attrgetter(path)(library.module)
 
 
 def equivalent(module: str, name: str) -> Any:
