@@ -162,6 +162,7 @@ def draw_sweep() -> None:
 def main() -> None:
     import class_pages
     import comparison_pictures
+    import floors
     import optimizer_pages
     import optimizer_runs
     import schedule_pictures
@@ -169,6 +170,7 @@ def main() -> None:
     draw_ratios()
     draw_sweep()
     comparison_pictures.draw(FOLDER)
+    floors.draw(FOLDER / "floors.svg")
     schedule_pictures.draw(FOLDER)
     class_pages.write()
     optimizer_pages.write(optimizer_runs.draw(FOLDER))
