@@ -57,7 +57,9 @@ def _often_enough(function: Any, check: Any) -> Any:
         count += 1
         if (count > 50 and count % _EVERY) or jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
-        checked = checked or check(function)
+        if checked is None:
+            checked = function  # while the check is made, which may import, and so call the finder of modules
+            checked = check(function)
         return checked(*args, **kwargs)
 
     return call

@@ -144,27 +144,36 @@ def describe(optimizer: AbstractTransform, params: Params, state: State | None =
     _walk(Part("", None, now, state), params, rows, notes)
     for row, rate in zip(rows, rates_of(now, params, state), strict=True):
         row.learning_rate = "" if rate is None else _rate_text(rate)
-    for row, role in zip(rows, roles_read_by(optimizer, params), strict=False):
-        row.role = role.kind if role.is_known else ""
-    last = taken_as_hidden(optimizer, params)
-    if last is not None:
-        i, argument = last
-        path, given = rows[i].path, f'{{"{rows[i].path}": Head()}}'
-        # A mapping is for `roles` only.
-        value = given if argument == "roles" else f"roles(model, {given})"
-        notes.append(f"{NO_HEAD}: if `{path}` is the last one, write `{argument}={value}`.")
+    notes += _name_roles(optimizer, params, rows)
     if any(row.weight_decay for row in rows):  # as in a group of embeddings
         notes = [note for note in notes if not note.startswith(NO_LEAF_DECAYS)]
     notes += [*warnings_in(optimizer, params), *lost_steps(optimizer, params)]
     state = jax.eval_shape(functools.partial(init_even_if_empty, optimizer), params)
     notes += _stacked(state, {row.path: row.shape for row in rows})
-    state = unstack(state)
-    sizes = collections.Counter[int | None]()  # in bytes; under None, of what belongs to no parameter
-    for i, x in zip(owners(state, params), jtu.tree_leaves(state), strict=True):
-        sizes[i] += x.size * x.dtype.itemsize
+    sizes = _bytes_of(unstack(state), params)
     for i, row in enumerate(rows):
         row.state_bytes = sizes[i]
     return Description(rows, sizes[None], sizes.total(), sum(x.size for _, x in leaves), tuple(notes))
+
+
+def _name_roles(optimizer: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription]) -> Iterator[str]:
+    """Write the roles that the optimizer reads into the rows; yield a note if no layer is known to be the head."""
+    for row, role in zip(rows, roles_read_by(optimizer, tree), strict=False):
+        row.role = role.kind if role.is_known else ""
+    if (last := taken_as_hidden(optimizer, tree)) is not None:
+        i, argument = last
+        given = f'{{"{rows[i].path}": Head()}}'
+        # A mapping is for `roles` only.
+        value = given if argument == "roles" else f"roles(model, {given})"
+        yield f"{NO_HEAD}: if `{rows[i].path}` is the last one, write `{argument}={value}`."
+
+
+def _bytes_of(state: Any, tree: PyTree) -> "collections.Counter[int | None]":
+    """The bytes of a state that belong to each parameter; under None, of what belongs to none."""
+    sizes = collections.Counter[int | None]()
+    for i, x in zip(owners(state, tree), jtu.tree_leaves(state), strict=True):
+        sizes[i] += x.size * x.dtype.itemsize
+    return sizes
 
 
 def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str]) -> None:

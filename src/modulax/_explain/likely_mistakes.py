@@ -146,23 +146,31 @@ def wrong_numbers(transform: Any, in_check: bool = False) -> Iterator[str]:
     for name, field in transform.__dataclass_fields__.items():
         value = getattr(transform, name) if field.metadata.get("number") else None
         values = None if isinstance(value, AbstractSchedule) else known_values(value)
-        what = f"the {name.replace('_', ' ')} of `{type(transform).__name__}`"
         if values is None:
             continue
-        usual = getattr(field.metadata["needs"], "usual", None) if in_check else None
+        what = f"the {name.replace('_', ' ')} of `{type(transform).__name__}`"
         if np.isnan(values):
             yield f"{what} is NaN."
         elif isinstance(transform, AbstractOptimizer) and name in RATES:
             yield from _wrong_rate(what, value, in_check)
-        elif isinstance(transform, AbstractOptimizer) and name.endswith("weight_decay") and not 0 <= values < np.inf:
-            yield f"{what} is {values:.4g}: it makes weights {'grow' if values < 0 else 'infinite'}."
-        elif name == "momentum" and values > 1:
-            yield f"{what} is {values:.4g}: the steps grow without bound."
-        elif usual and not usual[0] <= values <= usual[1]:
-            yield f"{what} is {values:.4g}; {usual[0]:g} to {usual[1]:g} is usual."
+        elif reason := _impossible(transform, name, values) or (_unusual(field, values) if in_check else None):
+            yield f"{what} is {values:.4g}{reason}"
     if not isinstance(transform, AbstractOptimizer):  # whose parts have the numbers of its fields
         for part in transform.each_part():
             yield from wrong_numbers(part.transform, in_check)
+
+
+def _impossible(transform: Any, name: str, x: np.ndarray) -> str | None:
+    """What no optimizer can have about a number that is not a learning rate."""
+    if isinstance(transform, AbstractOptimizer) and name.endswith("weight_decay") and not 0 <= x < np.inf:
+        return f": it makes weights {'grow' if x < 0 else 'infinite'}."
+    return ": the steps grow without bound." if name == "momentum" and x > 1 else None
+
+
+def _unusual(field: Any, x: np.ndarray) -> str | None:
+    """The usual range of a number that is outside of it."""
+    low, high = getattr(field.metadata["needs"], "usual", None) or (-np.inf, np.inf)
+    return None if low <= x <= high else f"; {low:g} to {high:g} is usual."
 
 
 def warn_of(transform: Any, params: Params) -> None:

@@ -3,7 +3,7 @@
 `describe` shows it, `metrics` logs it, and `init` compares it with the spacing of low-precision parameters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax.tree_util as jtu
@@ -53,6 +53,14 @@ class Rate(NamedTuple):
     def of(self, pattern: str | None) -> Self:
         """Return the rate after a multiplier that chose its number by a pattern."""
         return self._replace(patterns=(*self.patterns, pattern))
+
+    def of_size(self, size: float | None) -> Self:
+        """Return the rate of updates with entries of some size."""
+        return self._replace(size=size)
+
+    def unless(self, is_frozen: bool) -> "Rate | None":
+        """Return the rate, or None for a parameter that is frozen."""
+        return None if is_frozen else self
 
 
 class _Place(NamedTuple):
@@ -118,38 +126,42 @@ def is_of_library(transform: Any) -> bool:
 
 def _after(transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | None], place: _Place) -> list[Rate | None]:
     """The learning rates after a transform, given those before it."""
+    rates = _after_parts(transform, state, tree, before, place)
+    effect = transform._effect(tree, state)
+    if is_of_library(transform):  # which all negate
+        rates = [rate and rate._replace(sign=1.0) for rate in rates]
+    if effect.is_fine:
+        rates = [rate and rate._replace(is_fine=True) for rate in rates]
+    rates = _each(Rate.times, rates, effect.factors)
+    rates = _each(Rate.of_size, rates, effect.sizes)
+    if isinstance(transform, AbstractMultiplier):
+        rates = _each(Rate.of, rates, transform.patterns_of(tree))
+    return _each(Rate.unless, rates, effect.frozen)
+
+
+def _after_parts(
+    transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | None], place: _Place
+) -> list[Rate | None]:
+    """The learning rates after the parts of a transform; without parts, its own one."""
     rates = list(before)
     parts = [part for part in parts_over_run(transform, state) if not part.auxiliary]
     for part in parts:
         rates = _after_part(part, tree, rates, place.below(transform).at(part.key))
-    if not parts and (own := _own_rate(transform, place)):
-        reached = applies_to(transform, tree) if hasattr(transform, "where") else [True] * len(rates)
-        rates = [own if here else rate for rate, here in zip(rates, reached, strict=True)]
-    if is_of_library(transform):  # which all negate
-        rates = [rate and rate._replace(sign=1.0) for rate in rates]
-    effect = transform._effect(tree, state)
-    if effect.factors is not None:
-        rates = [rate and rate.times(x) for rate, x in zip(rates, effect.factors, strict=True)]
-    if effect.sizes is not None:
-        rates = [rate and rate._replace(size=x) for rate, x in zip(rates, effect.sizes, strict=True)]
-    if isinstance(transform, AbstractMultiplier):
-        rates = [rate and rate.of(x) for rate, x in zip(rates, transform.patterns_of(tree), strict=True)]
-    if effect.frozen is not None:
-        rates = [None if is_frozen else rate for rate, is_frozen in zip(rates, effect.frozen, strict=True)]
-    return [rate and rate._replace(is_fine=True) for rate in rates] if effect.is_fine else rates
+    own = None if parts else _own_rate(transform, place)
+    if own is None:
+        return rates
+    reached = applies_to(transform, tree) if hasattr(transform, "where") else [True] * len(rates)
+    return [own if here else rate for rate, here in zip(rates, reached, strict=True)]
 
 
-def _after_all(transform: Any, state: Any, rates: list[Rate] | None, place: _Place) -> list[Rate] | None:
+def _each(change: Callable[[Rate, Any], Rate | None], rates: list[Rate | None], by: Any) -> list[Rate | None]:
+    """Change every rate by a value of its own; none if there are no values."""
+    return rates if by is None else [rate and change(rate, x) for rate, x in zip(rates, by, strict=True)]
+
+
+def _after_all(transform: Any, state: Any, before: list[Rate] | None, place: _Place) -> list[Rate] | None:
     """The learning rates after a transform, of which every parameter has one; None if it depends on the parameter."""
-    parts = [part for part in parts_over_run(transform, state) if not part.auxiliary]
-    for part in parts:
-        below = place.below(transform).at(part.key)
-        if part.receives is None:
-            rates = _after_all(part.transform, part.state, rates, below)
-        elif _changes_rates(part.transform):
-            rates = None
-    if not parts and (own := _own_rate(transform, place)):
-        rates = [own]
+    rates = _all_after_parts(transform, state, before, place)
     effect = transform._effect(())
     if rates is None or effect.frozen is not None:
         return None
@@ -162,6 +174,17 @@ def _after_all(transform: Any, state: Any, rates: list[Rate] | None, place: _Pla
         return rates
     (factor,) = transform._effect([np.zeros(())], state).factors  # for all parameters the same
     return [rate.times(factor) for rate in rates]
+
+
+def _all_after_parts(transform: Any, state: Any, rates: list[Rate] | None, place: _Place) -> list[Rate] | None:
+    parts = [part for part in parts_over_run(transform, state) if not part.auxiliary]
+    for part in parts:
+        if part.receives is None:
+            rates = _after_all(part.transform, part.state, rates, place.below(transform).at(part.key))
+        elif _changes_rates(part.transform):
+            rates = None
+    own = None if parts else _own_rate(transform, place)
+    return [own] if own else rates
 
 
 def _own_rate(transform: Any, place: _Place) -> Rate | None:

@@ -10,7 +10,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -143,35 +143,53 @@ def map_blocks(
     Returns:
         for each leaf, the first result of `first`, and those of `function`.
     """
-    layouts, places = list(layouts), range(len(rows))
-    devices = [1 if is_local or layouts[i].is_array else number_of_devices(_first(rows[i])) for i in places]
-    many = {i for i in places if is_rare and devices[i] == 1 and layouts[i].axes_before and is_large(rows[i])}
-    joined = [i for i in places if is_joined or devices[i] > 1 or i in many]
-    alone = sorted({*places} - {*joined})
-    found = map_with(
-        functools.partial(_alone, first, function, shared), [layouts[i] for i in alone], [rows[i] for i in alone]
-    )
-    out = dict(zip(alone, found, strict=True))
-    kinds = collections.defaultdict[tuple[_Kind, int, Any, int | None], list[int]](list)
-    begun = map_with(lambda _, arrays: first(shared, arrays), [None] * len(joined), [rows[i][:1] for i in joined])
-    begun = dict(zip(joined, begun, strict=True))
-    given = {i: (arrays, rows[i][1]) for i, (_, arrays) in begun.items()}
-    for i in joined:
-        whole = _first(rows[i]).shape if layouts[i].is_array else None
-        kinds[_Kind.of(layouts[i], given[i]), devices[i], whole, i if i in many else None].append(i)
+    every = [_Leaf.of(i, *pair, is_local, is_rare) for i, pair in enumerate(zip(layouts, rows, strict=True))]
+    is_apart = [not (is_joined or leaf.devices > 1 or leaf.is_alone) for leaf in every]
+    alone, joined = (list(itertools.compress(every, where)) for where in (is_apart, [not x for x in is_apart]))
+    call = functools.partial(_alone, first, function, shared)
+    found = map_with(call, [leaf.layout for leaf in alone], [leaf.row for leaf in alone])
+    out = {leaf.place: row for leaf, row in zip(alone, found, strict=True)}
+    begun = map_with(lambda _, arrays: first(shared, arrays), [None] * len(joined), [leaf.row[:1] for leaf in joined])
+    kinds: dict[Any, list[_Leaf]] = collections.defaultdict(list)
+    for leaf, (kept, arrays) in zip(joined, begun, strict=True):
+        given = leaf._replace(row=(arrays, leaf.row[1]), kept=kept)
+        whole = _first(leaf.row).shape if leaf.layout.is_array else None
+        kinds[_Kind.of(given), leaf.devices, whole, leaf.place if leaf.is_alone else None].append(given)
     after: Sequence[Array] = ()
-    for (kind, count, *_), members in kinds.items():
-        if count == 1:
-            of_members = [layouts[i] for i in members], [given[i] for i in members]
-            found = _in_a_batch(function, shared, *of_members, after, _RARELY if is_rare else None)
+    for (kind, devices, *_), members in kinds.items():
+        if devices == 1:
+            found = _in_a_batch(function, shared, members, after, _RARELY if is_rare else None)
             after = jtu.tree_leaves(found[-1])[-1:]
-            out |= {i: (begun[i][0], *row) for i, row in zip(members, found, strict=True)}
-            continue
-        staged, before = stages_of(function, shared, *kind.of_one()), []
-        for batch in _rounds(members, kind, {i: _first(given[i]) for i in members}):
-            before = _joined(staged, kind, [layouts[i] for i in batch], [given[i] for i in batch], before)
-            out |= {i: (begun[i][0], *row) for i, row in zip(batch, before, strict=True)}
-    return [out[i] for i in places]
+        else:
+            found = _in_rounds(stages_of(function, shared, *kind.of_one()), kind, members)
+        out |= {leaf.place: (leaf.kept, *row) for leaf, row in zip(members, found, strict=True)}
+    return [out[leaf.place] for leaf in every]
+
+
+class _Leaf(NamedTuple):
+    """A leaf, and what a function of its blocks gets.
+
+    Args:
+        place: its number.
+        layout: how it is blocks.
+        row: the two trees.
+        devices: those that compute it together.
+        is_alone: whether one device computes some of its blocks at a time.
+        kept: what `first` returned beside the row.
+    """
+
+    place: int
+    layout: Layout
+    row: Row
+    devices: int
+    is_alone: bool
+    kept: Any = None
+
+    @classmethod
+    def of(cls, place: int, layout: Layout, row: Row, is_local: bool, is_rare: bool) -> "_Leaf":
+        devices = 1 if is_local or layout.is_array else number_of_devices(_first(row))
+        is_alone = is_rare and devices == 1 and layout.axes_before > 0 and is_large(row)
+        return cls(place, layout, row, devices, is_alone)
 
 
 def map_parts(
@@ -228,14 +246,10 @@ def map_whole(
 
 
 def _in_a_batch(
-    function: Function,
-    shared: Any,
-    layouts: Sequence[Layout],
-    rows: Sequence[Row],
-    after: Sequence[Array],
-    most: int | None,
+    function: Function, shared: Any, leaves: Sequence[_Leaf], after: Sequence[Array], most: int | None
 ) -> list[Row]:
     """The results for leaves on one device whose blocks have one shape: in one batch, or some bytes at a time."""
+    layouts, rows = [leaf.layout for leaf in leaves], [leaf.row for leaf in leaves]
     trees = [(jtu.tree_map(layout.of, arrays), others) for layout, (arrays, others) in zip(layouts, rows, strict=True)]
     batches = [_first(tree).shape[: layout.axes_before] for layout, tree in zip(layouts, trees, strict=True)]
     first, *others = (_joined_leaves(ys, batches) for ys in zip(*map(jtu.tree_leaves, trees), strict=True))
@@ -309,12 +323,12 @@ class _Kind(NamedTuple):
     dtypes: tuple[Any, ...]
 
     @classmethod
-    def of(cls, layout: Layout, row: Row) -> "_Kind":
-        arrays, others = map(jtu.tree_leaves, row)
+    def of(cls, leaf: _Leaf) -> "_Kind":
+        layout, (arrays, others) = leaf.layout, map(jtu.tree_leaves, leaf.row)
         (_, r), (_, c) = layout.sides(arrays[0].shape)
         shapes = [(r, c)] * len(arrays) + [x.shape[layout.axes_before :] for x in others]
         dtypes = [x.dtype for x in (*arrays, *others)]
-        return cls((r, c), layout.axis(arrays[0]), jtu.tree_structure(row), tuple(shapes), tuple(dtypes))
+        return cls((r, c), layout.axis(arrays[0]), jtu.tree_structure(leaf.row), tuple(shapes), tuple(dtypes))
 
     def of_one(self) -> Row:
         """The shapes and dtypes of a row for one block."""
@@ -331,22 +345,24 @@ class _Kind(NamedTuple):
         return min(len(shape), 1) if axis is None else 1 + axis
 
 
-def _rounds(places: Sequence[int], kind: _Kind, arrays: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Divide the places of leaves into batches with some blocks for each device; the last may have fewer."""
+def _in_rounds(staged: Staged, kind: _Kind, leaves: Sequence[_Leaf]) -> list[Row]:
+    """The results for leaves of one kind on a mesh, in batches with some blocks for each device."""
+    found: list[Row] = []
+    last: list[Row] = []
     batch, count = [], 0.0
-    for i in places:
-        batch, count = [*batch, i], count + arrays[i].size / max(math.prod(kind.block), 1)
-        if count >= _ROUNDS * number_of_devices(arrays[i]):
-            yield batch
+    for i, leaf in enumerate(leaves, 1):
+        x = _first(leaf.row)
+        batch, count = [*batch, leaf], count + x.size / max(math.prod(kind.block), 1)
+        if i == len(leaves) or count >= _ROUNDS * number_of_devices(x):
+            last = _joined(staged, kind, batch, last)
+            found += last
             batch, count = [], 0.0
-    if batch:
-        yield batch
+    return found
 
 
-def _joined(
-    staged: Staged, kind: _Kind, layouts: Sequence[Layout], rows: Sequence[Row], before: list[Row]
-) -> list[Row]:
+def _joined(staged: Staged, kind: _Kind, leaves: Sequence[_Leaf], before: list[Row]) -> list[Row]:
     """The results for leaves of one kind, which are joined where whole blocks are needed, after other results."""
+    layouts, rows = [leaf.layout for leaf in leaves], [leaf.row for leaf in leaves]
 
     def together(
         stage: Stage, shared: list[Array], given: Any, found: Any, columns: list[list[Array]]
