@@ -85,7 +85,7 @@ def test_critical_batch_is_near_the_true_noise_scale():
 # --- Exactness ---------------------------------------------------------------------------------------
 
 
-def two_batch_sizes(gradients: Sequence[np.ndarray]) -> tuple[float, float]:
+def two_batch_sizes(gradients: np.ndarray) -> tuple[float, float]:
     """The equations of McCandlish et al., A.1, for one microbatch and for all of a step."""
     small, big = 1, len(gradients)
     of_small = np.mean([np.sum(np.abs(g) ** 2) for g in gradients])
@@ -239,7 +239,7 @@ def test_it_can_be_switched_on_and_off_in_a_run():
     state = off.init(params)
     for g in map(jnp.asarray, gradients[:3]):
         _, state = off.update(g, state, params)
-    with pytest.raises(ValueError, match=r"the state of an optimizer without it\. .*`state, report = checkpoint\.carry"):
+    with pytest.raises(ValueError, match=r"of an optimizer without it\. .*`state, report = checkpoint\.carry"):
         step(jnp.asarray(gradients[3]), state)
     new, report = checkpoint.carry(on, params, off, state)
     assert (new.mini_step, new.gradient_step) == (1, 1)

@@ -1,7 +1,7 @@
 """The gradient noise scale: how large a batch is worth its cost.
 
-With the mean $\\bar g$ of $n$ gradients $g_i$ of microbatches, the estimator of McCandlish et al. (2018, appendix A) for
-the batch sizes of one microbatch and of all is, in units of microbatches,
+Of n gradients g_i of microbatches, McCandlish et al. (2018, appendix A.1) compare the squared norms at two batch sizes,
+here one microbatch and all of them:
 
     tr(Sigma) = (mean of |g_i|^2 - |mean|^2) / (1 - 1 / n),    |G|^2 = (n |mean|^2 - mean of |g_i|^2) / (n - 1).
 
@@ -35,7 +35,7 @@ def gradient_noise(
 
 
 def noise_scale(squared_norm: Float[Array, ""], variance: Float[Array, ""]) -> Float[Array, ""]:
-    r"""Divide $\operatorname{tr} \Sigma$ by $|G|^2$; infinite where the noise hides the gradient, zero without noise."""
+    r"""Divide $\operatorname{tr} \Sigma$ by $|G|^2$: infinity if the noise hides the gradient, zero without noise."""
     is_hidden = squared_norm <= 0
     quotient = jnp.where(is_hidden, jnp.inf, variance / jnp.where(is_hidden, 1, squared_norm))
     return jnp.where(variance <= 0, 0, quotient)
@@ -101,13 +101,13 @@ def critical_batch(
 def _number_of_gradients(grads: PyTree) -> int:
     """The length of the leading axis, which all arrays must have."""
     shapes = {path: jnp.shape(g) for path, g in leaves_with_paths(grads)}
-    lengths = {shape[:1] for shape in shapes.values()}
-    if len(lengths) == 1 and () not in lengths:
-        return _at_least_two(*lengths.pop(), f"the arrays have shapes such as {next(iter(shapes.values()))}")
+    lengths = {shape[0] if shape else None for shape in shapes.values()}
+    if len(lengths) == 1 and (n := lengths.pop()) is not None:
+        return _at_least_two(n, f"the arrays have shapes such as {next(iter(shapes.values()))}")
     found = ", ".join(f"{shape} in `{path}`" if path else str(shape) for path, shape in shapes.items())
     raise ValueError(
-        f"`critical_batch`: the gradients of several microbatches must be on the leading axis of every array, which has "
-        f"one length; the shapes are {found or 'those of no array'}. {_GRADIENTS}"
+        f"`critical_batch`: the gradients of several microbatches must be on the leading axis of every array, and as "
+        f"many in each; the shapes are {found or 'those of no array'}. {_GRADIENTS}"
     )
 
 
