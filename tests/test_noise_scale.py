@@ -175,6 +175,7 @@ def test_it_is_the_same_on_many_devices(kind: Any):
     ([2.0, 2.0], 0.0),  # no noise
     ([2.0, -2.0], np.inf),  # nothing but noise
     ([2.0], 0.0),  # no step yet
+    ([3e38], 0.0),  # the same, with a square that overflows
     ([2.0, np.inf, 1.0, 3.0], 2.0 / 3.0),  # a step that is not finite is not counted
     ([2.0, np.nan, 1.0, 3.0], 2.0 / 3.0),
     ([1.0, 3.0, 3e38, -3e38], 2.0 / 3.0),  # nor is one whose squares overflow
@@ -196,6 +197,8 @@ def test_steps_of_one_microbatch_measure_nothing():
     gradients = gradients_of(jnp.float32, 4)
     found, _ = fed(optimizer, gradients[:2])
     assert (found["noise_scale"], found["grad_variance"]) == (0, 0)
+    slope = jax.grad(lambda g: fed(optimizer, g)[0]["grad_variance"])(jnp.asarray(gradients[:2]))
+    np.testing.assert_array_equal(slope, 0)
     found, _ = fed(optimizer, gradients)
     np.testing.assert_allclose(found["noise_scale"], scale_of(gradients[2:]), rtol=1e-5)
 
