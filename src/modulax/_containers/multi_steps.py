@@ -72,7 +72,8 @@ class MultiSteps(AbstractGate):
 
         MultiSteps(AdamW(1e-3), 4, noise_scale=True)
 
-    It is in units of mini-batches, as `every_k` is; multiply it by their size for the critical batch size in examples.
+    It is that of `critical_batch`, in units of mini-batches, as `every_k` is: multiply it by their size for the critical
+    batch size in examples.
     Numerator and denominator, `grad_variance` and `grad_squared_norm`, are averaged over about a hundred steps. Zero
     stands for no noise and for no measurement yet, infinity for noise that hides the gradient. Steps of one mini-batch
     and of gradients that are not finite are not counted.
@@ -85,10 +86,6 @@ class MultiSteps(AbstractGate):
             tree of arrays to store in `state.skip_state`; for example `skip_not_finite`. It is traced once.
         accumulator_dtype: dtype of the accumulator; by default that of the parameters, at least float32.
         noise_scale: whether to measure the gradient noise scale, at the cost of a norm for each mini-batch.
-
-    References:
-        McCandlish et al., [An Empirical Model of Large-Batch Training](https://arxiv.org/abs/1812.06162), 2018, for
-        `noise_scale`.
     """
 
     inner: AbstractTransform = required_part(state="inner_opt_state")
