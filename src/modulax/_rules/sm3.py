@@ -4,11 +4,12 @@ import functools
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jaxtyping import ArrayLike
 
 from .. import authoring as ma
 
 
-def inverse_root(x: ma.Array, eps: ma.Array | float = 0) -> ma.Array:
+def inverse_root(x: ma.Array, eps: ArrayLike = 0) -> ma.Array:
     r"""$1 / \sqrt{x + \varepsilon}$, and zero where `x` is not positive; so is its derivative there."""
     positive = x > 0
     return jnp.where(positive, 1 / ma.safe_sqrt(eps + jnp.where(positive, x, 1)), 0)
