@@ -74,8 +74,8 @@ class MultiSteps(AbstractGate):
 
     It is in units of mini-batches, as `every_k` is. Multiply it by their size for the critical batch size in examples,
     which `critical_batch` returns. Numerator and denominator, `grad_variance` and `grad_squared_norm`, are averaged
-    over about a hundred steps. Zero stands for no noise and for no measurement yet, infinity for noise that hides the gradient.
-    Steps of one mini-batch and of gradients that are not finite are not counted.
+    over about a hundred steps. Zero stands for no noise and for no measurement yet, infinity for noise that hides the
+    gradient. Steps of one mini-batch and of gradients that are not finite are not counted.
 
     Args:
         inner: transform that receives the accumulated gradients.
