@@ -184,5 +184,5 @@ def test_a_transform_of_modulax_with_states_of_optax_itself():
 def test_the_classes_of_optax_itself_have_the_fields_of_ours():
     found = {name: _class_in_optax(name) for name in TWINS}
     own = {name for name, cls in found.items() if cls is CLASSES[name]}
-    assert own == {"LookaheadWithSlowState", "MechanicWithDeltaState"}
+    assert own == {"LookaheadWithSlowState", "MechanicWithDeltaState", "MultiStepsWithNoiseState"}
     assert all(cls._fields == CLASSES[name]._fields for name, cls in found.items())

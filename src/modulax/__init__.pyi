@@ -252,7 +252,7 @@ from ._transforms.variance_reduction import ReduceVariance as ReduceVariance
 from ._transforms.zoom import (
     ScaleByZoomLinesearch as ScaleByZoomLinesearch,
 )
-from .microbatching import microbatch as microbatch
+from .microbatching import critical_batch as critical_batch, microbatch as microbatch
 from .tree._moments import incremental_update as incremental_update, periodic_update as periodic_update
 
 __version__: str

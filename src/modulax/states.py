@@ -9,6 +9,7 @@ from ._containers.conditional import (
     ConditionallyTransformState as ConditionallyTransformState,
 )
 from ._containers.diloco import DiLoCoState as DiLoCoState
+from ._containers.gradient_noise import GradientNoiseState as GradientNoiseState
 from ._containers.injected import InjectedState as InjectedState
 from ._containers.lookahead import LookaheadState as LookaheadState
 from ._containers.loss_scaling import LossScalingState as LossScalingState

@@ -184,6 +184,7 @@ TRANSFORMS = (
         lambda: mx.MultiSteps(mx.Adam(0.1), 2, use_grad_mean=False),
         lambda: optax.MultiSteps(optax.adam(0.1), 2, use_grad_mean=False, accumulator_dtype=jnp.float64),
     ),
+    Instance("MultiSteps-noise_scale", lambda: mx.MultiSteps(mx.Adam(0.1), 2, noise_scale=True)),
     Instance(
         "Scheduled",
         lambda: mx.Scheduled(

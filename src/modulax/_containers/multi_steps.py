@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, DTypeLike, PyTree
 
 from .._protocol.container import required_part
@@ -24,6 +25,7 @@ from .._support.varying import cond
 from ..tree._align import align, check_same_shapes
 from ..tree._math import total
 from .gate import AbstractGate, hidden_infinities
+from .gradient_noise import GradientNoiseState, after_step, deviations_with, no_noise
 
 T = TypeVar("T")
 
@@ -32,7 +34,8 @@ class MultiStepsState(AbstractState):
     """State of `MultiSteps`: counters, inner state, and accumulated gradients.
 
     `mini_step` counts the mini-batches since the last step, and `gradient_step` the steps. `acc_grads` is the mean or
-    sum of the gradients so far, and `skip_state` the second result of `should_skip` at the last call.
+    sum of the gradients so far, and `skip_state` the second result of `should_skip` at the last call. `noise` is None
+    without `noise_scale=True`.
     """
 
     optax_fields = (
@@ -52,16 +55,27 @@ class MultiStepsState(AbstractState):
         scale=lambda rule, state: jnp.maximum(state.mini_step, 1) if rule.use_grad_mean else 1,
     )
     skip_state: PyTree = shared(metric=True)
+    noise: GradientNoiseState | None = shared(None)
 
 
 class MultiSteps(AbstractGate):
-    """Gradient accumulation: averages the gradients of `every_k` mini-batches for one step of the inner transform.
+    r"""Gradient accumulation: averages the gradients of `every_k` mini-batches for one step of the inner transform.
 
     In between, the updates are zero and the inner transform does not run. The accumulator is reset after each step, so
     a NaN or an infinity in one mini-batch affects that step only (and the moments of the inner transform, if it has
     any). To skip such batches:
 
         MultiSteps(AdamW(1e-3), 4, should_skip=skip_not_finite)
+
+    With `noise_scale=True`, `metrics(state)` has the gradient noise scale, $\operatorname{tr} \Sigma / |G|^2$, the
+    number of mini-batches per step beyond which more examples save few steps:
+
+        MultiSteps(AdamW(1e-3), 4, noise_scale=True)
+
+    It is in units of mini-batches, as `every_k` is. Multiply it by their size for the critical batch size in examples,
+    which `critical_batch` returns. Numerator and denominator, `grad_variance` and `grad_squared_norm`, are averaged
+    over about a hundred steps. Zero stands for no noise and for no measurement yet, infinity for noise that hides the
+    gradient. Steps of one mini-batch and of gradients that are not finite are not counted.
 
     Args:
         inner: transform that receives the accumulated gradients.
@@ -70,6 +84,7 @@ class MultiSteps(AbstractGate):
         should_skip: function of `(updates, gradient_step, params)` that returns whether to skip this mini-batch, and a
             tree of arrays to store in `state.skip_state`; for example `skip_not_finite`. It is traced once.
         accumulator_dtype: dtype of the accumulator; by default that of the parameters, at least float32.
+        noise_scale: whether to measure the gradient noise scale, at the cost of a norm for each mini-batch.
     """
 
     inner: AbstractTransform = required_part(state="inner_opt_state")
@@ -79,14 +94,28 @@ class MultiSteps(AbstractGate):
         static=True, default=None
     )
     accumulator_dtype: DTypeLike | None = eqx.field(static=True, default=None)
+    noise_scale: bool = eqx.field(static=True, default=False)
 
     @property
     def _gives_gradients(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """A sum is larger than the gradients of a batch, so that moments of one are none of the other."""
         return self.use_grad_mean
 
+    @property
+    def is_arraywise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The noise scale is that of all arrays together."""
+        return not self.noise_scale
+
     clock: ClassVar[Clock] = "pace"
-    is_arraywise: ClassVar[bool] = True
+
+    def check(self) -> None:
+        is_number = isinstance(self.every_k, (np.generic, np.ndarray)) and not np.ndim(self.every_k)
+        if self.noise_scale and is_number and self.every_k == 1:
+            raise ValueError(
+                "`MultiSteps(..., noise_scale=True)` compares the gradients of the mini-batches of a step, of which "
+                "`every_k=1` has only one. Divide each batch into two, and write `MultiSteps(..., every_k=2, "
+                "noise_scale=True)`."
+            )
 
     def _effect(self, tree: Params, state: Any = None) -> Effect:
         del tree, state
@@ -109,10 +138,16 @@ class MultiSteps(AbstractGate):
             inner_opt_state=self.inner.init(params),
             acc_grads=jtu.tree_map(lambda p: zeros_in(p, self._dtype(p)), params),
             skip_state=skip_state,
+            noise=no_noise() if self.noise_scale else None,
         )
 
     def gate(self, updates: Updates, state: MultiStepsState, move: Move[T]) -> tuple[T, MultiStepsState]:
         """Accumulate the gradients of one mini-batch, and run the inner transform after the last of `every_k`."""
+        if self.noise_scale and state.noise is None:
+            raise ValueError(
+                "`MultiSteps(..., noise_scale=True)` was given the state of an optimizer without it. Make a new state "
+                "from the old one: `state, report = checkpoint.carry(optimizer, params, old_optimizer, old_state)`."
+            )
         every_k = resolve(self.every_k, state.gradient_step)
         leaves, treedef = jtu.tree_flatten(updates)
         acc_leaves, rebuild = align(state.acc_grads, updates, "MultiSteps.update")
@@ -124,6 +159,9 @@ class MultiSteps(AbstractGate):
             # In each branch, where XLA fuses it with what reads it.
             return [self._accumulate(a, g, n) for a, g in zip(acc_leaves, leaves, strict=True)]
 
+        def deviations(noise: GradientNoiseState) -> Array:
+            return deviations_with(noise.deviations, self._means(acc_leaves, state.mini_step), leaves, n)
+
         zeros = zeros_returned(self.inner, updates, state.inner_opt_state, move.params, move.extra)
 
         def applied(new: Updates) -> T:
@@ -131,8 +169,9 @@ class MultiSteps(AbstractGate):
             return move.apply(jtu.tree_map(lambda u, z: u.astype(z.dtype), new, zeros))
 
         def emit() -> tuple[T, MultiStepsState]:
+            sums, noise = accumulated(), state.noise
             moved, inner_opt_state = self.inner._take_step(
-                treedef.unflatten(accumulated()), state.inner_opt_state, dataclasses.replace(move, apply=applied)
+                treedef.unflatten(sums), state.inner_opt_state, dataclasses.replace(move, apply=applied)
             )
             return moved, MultiStepsState(
                 mini_step=jnp.zeros_like(state.mini_step),
@@ -140,17 +179,22 @@ class MultiSteps(AbstractGate):
                 inner_opt_state=inner_opt_state,
                 acc_grads=rebuild([jnp.zeros_like(a) for a in acc_leaves]),
                 skip_state=skip_state,
+                noise=None if noise is None else after_step(noise, deviations(noise), self._means(sums, n), n),
             )
 
         def hold() -> tuple[T, MultiStepsState]:
             # A skipped mini-batch leaves no trace, not even the NaN for which it was skipped.
             kept = [jnp.where(skip, old, new) for old, new in zip(acc_leaves, accumulated(), strict=True)]
+            noise = state.noise
+            if noise is not None:
+                noise = with_fields(noise, deviations=jnp.where(skip, noise.deviations, deviations(noise)))
             return move.skipped, MultiStepsState(
                 mini_step=jnp.where(skip, state.mini_step, n),
                 gradient_step=state.gradient_step,
                 inner_opt_state=state.inner_opt_state,
                 acc_grads=rebuild(kept),
                 skip_state=skip_state,
+                noise=noise,
             )
 
         # `cond` and not `where`, because the inner transform would run at every mini-batch. The comparison is not for
@@ -184,6 +228,12 @@ class MultiSteps(AbstractGate):
         a, g = acc.astype(dtype), g.astype(dtype)
         # A running mean stays in the range of the gradients, where the sum of many could overflow.
         return (a + (g - a) / n.astype(dtype) if self.use_grad_mean else a + g).astype(acc.dtype)
+
+    def _means(self, acc: list[Array], n: Array) -> list[Array]:
+        """The means of `n` accumulated gradients; of none, zero."""
+        if self.use_grad_mean:
+            return acc
+        return [a / jnp.maximum(n, 1).astype(at_least_float32(a.dtype)) for a in acc]
 
     def _skip(self, updates: Updates, step: Array, params: Params | None) -> tuple[Array, PyTree]:
         if self.should_skip is None:

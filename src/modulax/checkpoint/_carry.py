@@ -197,7 +197,8 @@ def _fill(
         values, fresh = {}, dict.fromkeys(part.arrays(), numbers)
     else:
         values |= numbers
-        fresh = dict.fromkeys(part.numbers.keys() - numbers.keys(), "the old state counts no steps")
+        none = "the old state counts no steps" if part.counter else "the old state has none"
+        fresh = dict.fromkeys(part.numbers.keys() - numbers.keys(), none)
     fresh |= {key: reason for unit, reason in missing.items() for key in part.units[unit]}
     fresh |= dict.fromkeys(part.settings, "it is a hyperparameter of the new optimizer")
     return part.located(values), part.located(fresh)

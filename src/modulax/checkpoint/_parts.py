@@ -118,16 +118,26 @@ class StatePart:
     def numbers_for(self, part: "StatePart") -> dict[Names, Found] | str:
         """The numbers of a part that takes the arrays of this state; or the reason why it has none."""
         if self.kind == part.kind:
-            if shapes_of(self.numbers) != shapes_of(part.numbers):
+            numbers = self._numbers_beside(part)
+            if shapes_of(numbers) != shapes_of(part._numbers_beside(self)):
                 return "the numbers that all parameters share have another form in the old state"
-            shifts = {key: self._shift_for(part, key[0]) for key in self.numbers}
-            moved = {key: x + shifts[key] if shifts[key] else x for key, x in self.numbers.items()}
+            shifts = {key: self._shift_for(part, key[0]) for key in numbers}
+            moved = {key: x + shifts[key] if shifts[key] else x for key, x in numbers.items()}
             return {key: Found((*self.where, *key), x, 1.0) for key, x in moved.items()}
         if part.counter is None or list(part.numbers) != [(part.counter,)]:
             return "the state has numbers that a momentum does not tell"
         if self.steps is None:
             return "the old state counts no steps" if part.uses_count else {}
         return {(part.counter,): self.steps}
+
+    def _numbers_beside(self, other: "StatePart") -> dict[Names, Any]:
+        """The numbers without those of what an option measures here alone, such as the noise scale of `MultiSteps`."""
+        measured = {
+            field.name
+            for field in dataclasses.fields(self.state)
+            if isinstance(getattr(self.state, field.name), AbstractState) and getattr(other.state, field.name) is None
+        }
+        return {key: x for key, x in self.numbers.items() if key[0] not in measured}
 
     @property
     def uses_count(self) -> bool:

@@ -106,6 +106,7 @@ _SHARED = {
 _VARIANTS = {
     "LookaheadState": ("slow", "LookaheadWithSlowState"),
     "MechanicState": ("delta", "MechanicWithDeltaState"),
+    "MultiStepsState": ("noise", "MultiStepsWithNoiseState"),
     "ScaleByRStdDevState": ("count", "ScaleByRStdDevWithCountState"),
     "ScaleByRmsState": ("count", "ScaleByRmsWithCountState"),
 }
