@@ -92,7 +92,8 @@ def _in_program(moves: Sequence[_Move], is_tiled: bool, *arrays: Array) -> list[
         return out
 
     mapped = jax.shard_map(local, mesh=mesh, in_specs=(part, whole), out_specs=whole, check_vma=False)
-    found = mapped(list(arrays[:count]), list(arrays[count:]))
+    # What else is computed from new parameters may keep them whole, and XLA would not see that they may differ.
+    found = mapped(jax.lax.optimization_barrier(list(arrays[:count])), list(arrays[count:]))
     # Otherwise XLA may divide the result of `shard_map` again.
     return [jax.lax.with_sharding_constraint(x, NamedSharding(mesh, s)) for x, s in zip(found, whole, strict=True)]
 
