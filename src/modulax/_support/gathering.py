@@ -29,7 +29,8 @@ from jaxtyping import Array
 _LEAST = 1 << 20  # bytes of a parameter that are worth a loop
 _PIECE = 64 << 20  # the most bytes of one parameter that are gathered at a time, if its shape allows it
 _AT_ONCE = 128 << 20  # the same for all parameters of a loop
-_TILE = (32, 128)  # rows and columns of the largest tile of a TPU, in which arrays are stored
+_LANES = 128
+_TILE = (32, _LANES)  # rows and columns of the largest tile of a TPU, in which arrays are stored
 
 _gathered = Primitive("modulax_gathered")  # of any number of parameters: they are gathered in groups
 _gathered.multiple_results = True
@@ -71,22 +72,22 @@ class _Move:
     count: int
 
 
-def _in_program(moves: Sequence[_Move], is_tiled: bool, *arrays: Array) -> list[Array]:
+def _in_program(moves: Sequence[_Move], platforms: Sequence[str], *arrays: Array) -> list[Array]:
     """The parameters, with new values of which each device computes a part.
 
     Args:
         moves: one for each parameter.
-        is_tiled: whether the compiler gathers along any axis. NCCL gathers along the first one.
+        platforms: what is compiled for.
         arrays: the new values of all parameters, and then the old ones.
     """
     count, mesh = len(moves), moves[0].mesh
     whole, part = [move.whole for move in moves], [move.part for move in moves]
 
     def local(new: list[Array], old: list[Array]) -> list[Array]:
-        out = list(old)
+        out, zero = list(old), jnp.zeros((), jnp.int32)
         for group in _groups(moves, old):
-            body = functools.partial(_gather, [moves[i] for i in group], [new[i] for i in group], is_tiled)
-            found = jax.lax.fori_loop(0, moves[group[0]].count, body, [old[i] for i in group])
+            body = functools.partial(_gather, [(moves[i], new[i]) for i in group], platforms)
+            zero, found = jax.lax.fori_loop(0, moves[group[0]].count, body, (zero, [old[i] for i in group]))
             for i, x in zip(group, found, strict=True):
                 out[i] = x
         return out
@@ -110,20 +111,31 @@ def _groups(moves: Sequence[_Move], old: Sequence[Array]) -> Iterator[list[int]]
 
 
 def _gather(
-    moves: Sequence[_Move], new: Sequence[Array], is_tiled: bool, step: Array, out: Sequence[Array]
-) -> list[Array]:
-    """Gather one piece of each parameter, and write it into its place."""
-    return [_one_piece(move, x, is_tiled, step, y) for move, x, y in zip(moves, new, out, strict=True)]
+    parts: Sequence[tuple[_Move, Array]], platforms: Sequence[str], step: Array, carry: tuple[Array, list[Array]]
+) -> tuple[Array, list[Array]]:
+    """Gather one piece of each parameter, and write it into its place.
+
+    XLA for CPU runs independent collectives in any order, also in another one on another device, and confuses them. So
+    there each waits for the one before, by an index to which 0 is added.
+    """
+    zero, out = carry
+    written = []
+    for (move, x), y in zip(parts, out, strict=True):
+        start = step * (y.shape[move.cut] // move.count) + zero
+        piece = jax.lax.dynamic_slice_in_dim(x, start, y.shape[move.cut] // move.count, move.cut)
+        whole = _whole(move, piece, is_tiled="tpu" in platforms)
+        if "cpu" in platforms:
+            zero = jnp.where(jnp.sum(jnp.abs(whole.reshape(-1)[:_LANES])) < 0, 1, zero)
+        written.append(jax.lax.dynamic_update_slice_in_dim(y, whole, start, move.cut))
+    return zero, written
 
 
-def _one_piece(move: _Move, x: Array, is_tiled: bool, step: Array, out: Array) -> Array:
-    size = out.shape[move.cut] // move.count
-    piece = jax.lax.dynamic_slice_in_dim(x, step * size, size, move.cut)
-    whole = jax.lax.all_gather(piece, move.over, axis=move.axis if is_tiled else 0, tiled=is_tiled)
-    if not is_tiled:
-        shape = (*piece.shape[: move.axis], -1, *piece.shape[move.axis + 1 :])
-        whole = jnp.moveaxis(whole, 0, move.axis).reshape(shape)
-    return jax.lax.dynamic_update_slice_in_dim(out, whole, step * size, move.cut)
+def _whole(move: _Move, piece: Array, *, is_tiled: bool) -> Array:
+    """Gather an array along its axis: NCCL gathers along the first one, and a TPU along any."""
+    if is_tiled:
+        return jax.lax.all_gather(piece, move.over, axis=move.axis, tiled=True)
+    shape = (*piece.shape[: move.axis], -1, *piece.shape[move.axis + 1 :])
+    return jnp.moveaxis(jax.lax.all_gather(piece, move.over), 0, move.axis).reshape(shape)
 
 
 # --- What a program says about its arguments -----------------------------------------------------
@@ -222,7 +234,7 @@ def _lowered(context, *operands):
     places = [i for i, move in enumerate(moves) if move is not None]
     if places:
         of_places = [avals[i] for i in places]
-        function = functools.partial(_in_program, [moves[i] for i in places], "tpu" in context.module_context.platforms)
+        function = functools.partial(_in_program, [moves[i] for i in places], context.module_context.platforms)
         inner = context.replace(primitive=None, avals_in=of_places * 2, avals_out=of_places)
         found = mlir.lower_fun(function)(inner, *[new[i] for i in places], *[old[i] for i in places])
         for i, x in zip(places, found, strict=True):
