@@ -32,7 +32,8 @@ _AT_ONCE = 128 << 20  # the same for all parameters of a loop
 _LANES = 128
 _TILE = (32, _LANES)  # rows and columns of the largest tile of a TPU, in which arrays are stored
 
-_gathered = Primitive("modulax_gathered")  # of any number of parameters: they are gathered in groups
+_NAME = "gathered_parameters"  # also in profiles
+_gathered = Primitive(f"modulax_{_NAME}")  # of any number of parameters: they are gathered in groups
 _gathered.multiple_results = True
 
 
@@ -86,7 +87,7 @@ def _in_program(moves: Sequence[_Move], platforms: Sequence[str], *arrays: Array
     def local(new: list[Array], old: list[Array]) -> list[Array]:
         out, zero = list(old), jnp.zeros((), jnp.int32)
         for group in _groups(moves, old):
-            body = functools.partial(_gather, [(moves[i], new[i]) for i in group], platforms)
+            body = jax.named_scope(_NAME)(functools.partial(_gather, [(moves[i], new[i]) for i in group], platforms))
             zero, found = jax.lax.fori_loop(0, moves[group[0]].count, body, (zero, [old[i] for i in group]))
             for i, x in zip(group, found, strict=True):
                 out[i] = x
@@ -228,7 +229,7 @@ def _batched(operands, axes):
 
 
 def _lowered(context, *operands):
-    new, old, parts = (list(operands[i :: 3]) for i in range(3))
+    new, old, parts = (list(operands[i::3]) for i in range(3))
     avals = context.avals_in[::3]
     moves = list(map(_move, new, old, parts, avals))
     places = [i for i, move in enumerate(moves) if move is not None]
