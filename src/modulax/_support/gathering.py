@@ -172,16 +172,20 @@ def _attributes(value: ir.Value) -> dict[str, Any]:
     function = value.owner.owner if isinstance(value.owner, ir.Block) else None
     if function is None or "arg_attrs" not in function.attributes:
         return {}
-    noted = function.attributes["arg_attrs"][ir.BlockArgument(value).arg_number]
+    noted: Any = function.attributes["arg_attrs"]
+    noted = noted[ir.BlockArgument(value).arg_number]
     return {entry.name: entry.attr for entry in noted}
+
+
+_sdy: Any = sdy  # whose stubs lack the constructors that convert an attribute
 
 
 def _spec(noted: dict[str, Any]) -> list[tuple[str, ...]] | None:
     """The axes of the mesh for each dimension; None if they are not known, or if one is split."""
     if "sdy.sharding" not in noted:
         return None
-    dimensions = sdy.TensorShardingAttr(noted["sdy.sharding"]).dimension_shardings
-    axes = [list(map(sdy.AxisRefAttr, sdy.DimensionShardingAttr(each).axes)) for each in dimensions]
+    dimensions = _sdy.TensorShardingAttr(noted["sdy.sharding"]).dimension_shardings
+    axes = [list(map(_sdy.AxisRefAttr, _sdy.DimensionShardingAttr(each).axes)) for each in dimensions]
     if any(axis.sub_axis_info is not None for axis in itertools.chain(*axes)):
         return None
     return [tuple(axis.name for axis in each) for each in axes]
@@ -231,14 +235,14 @@ def _batched(operands, axes):
 def _lowered(context, *operands):
     new, old, parts = (list(operands[i::3]) for i in range(3))
     avals = context.avals_in[::3]
-    moves = list(map(_move, new, old, parts, avals))
-    places = [i for i, move in enumerate(moves) if move is not None]
-    if places:
-        of_places = [avals[i] for i in places]
-        function = functools.partial(_in_program, [moves[i] for i in places], context.module_context.platforms)
-        inner = context.replace(primitive=None, avals_in=of_places * 2, avals_out=of_places)
-        found = mlir.lower_fun(function)(inner, *[new[i] for i in places], *[old[i] for i in places])
-        for i, x in zip(places, found, strict=True):
+    found = [_move(*values) for values in zip(new, old, parts, avals, strict=True)]
+    moves = {i: move for i, move in enumerate(found) if move is not None}
+    if moves:
+        of_moves = [avals[i] for i in moves]
+        function = functools.partial(_in_program, list(moves.values()), context.module_context.platforms)
+        inner = context.replace(primitive=None, avals_in=of_moves * 2, avals_out=of_moves)
+        values = mlir.lower_fun(function)(inner, *[new[i] for i in moves], *[old[i] for i in moves])
+        for i, x in zip(moves, values, strict=True):
             new[i] = x
     return new
 
