@@ -73,8 +73,11 @@ PODS = (
     Pod("LAMB, FSDP", mx.LAMB(1e-3), *V5E_256, sent=0.001, temp=16),
     Pod("Adafactor, FSDP", mx.Adafactor(1e-3), *V5E_256, sent=0.1, temp=16),
     Pod("`LowBit(AdamW)`, FSDP", mx.LowBit(ADAM), *V5E_256, sent=0, temp=16),
-    # The new parameters are gathered, which is what ZeRO-1 is.
-    Pod("AdamW, ZeRO-1", ADAM, *V5E_16, sent=5.5, temp=6000, spec=None, zero="data"),
+    # The new parameters are gathered, which is what ZeRO-1 is, from parts that are stored: 1/16 or 1/64 of them.
+    Pod("AdamW, ZeRO-1", ADAM, *V5E_16, sent=5.5, temp=330, spec=None, zero="data"),
+    Pod("AdamW, ZeRO-1", ADAM, "h100:64", {"data": 64}, sent=5.5, temp=170, spec=None, zero="data"),
+    # The updates of whole matrices return to the parts first.
+    Pod("Muon, ZeRO-1", MUON, *V5E_16, sent=6.2, temp=540, share=1.3, spec=None, zero="data"),
     Pod("Muon, FSDP", MUON, *V5E_16, sent=0.75, temp=330, share=1.3),  # whole matrices, of 64 MiB each
     Pod("Muon in bfloat16, FSDP", MUON.replace(dtype=jnp.bfloat16), *V5E_16, sent=0.5, temp=110, share=1.3),
     Pod("Muon, FSDP", MUON, *V5E_256, sent=0.5, temp=300, share=3.3),

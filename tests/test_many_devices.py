@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import modulax as mx
 import modulax.nnx
 from modulax import checkpoint
+from modulax._support import gathering
 
 from . import train_over_processes as job
 
@@ -79,6 +80,11 @@ def assert_near(tree: Any, other: Any, tolerance: float = 1e-6) -> None:
         np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tolerance, atol=tolerance)
 
 
+def compiled_step(optimizer: Any, params: Any, state: Any, grads: Any, **options: Any) -> Any:
+    """A step, compiled for parameters, state and gradients in this order."""
+    return jax.jit(lambda p, s, g: optimizer.step(g, s, p), **options).lower(params, state, grads).compile()
+
+
 def shardings_of(tree: Any) -> Any:
     return jtu.tree_map(lambda x: x.sharding, tree)
 
@@ -129,6 +135,91 @@ def test_a_step_gathers_the_parameters_and_nothing_else():
     saved = memories[0].argument_size_in_bytes - memories[1].argument_size_in_bytes
     moments = 2 * 4 * sum(p.size for p in PARAMS.values() if p.size % 8 == 0)
     assert saved == moments * 7 // 8
+
+
+SUMS: dict[str, mx.AbstractTransform] = {
+    "AdamW": mx.AdamW(1e-2, weight_decay=0.1),
+    "Muon": mx.Muon(1e-2),
+    "ParamEMA": mx.ParamEMA(mx.AdamW(1e-2), 0.9),
+    "SkipSpikes": mx.SkipSpikes(mx.AdamW(1e-2)),
+}
+# One that is gathered: XLA for CPU confuses several.
+ONE_LARGE = {"down": (2, 64, 256), "gain": (128,)}
+LARGE = {**ONE_LARGE, "up": (4, 256, 512), "out": (256, 1024)}
+
+
+@pytest.mark.parametrize("name, mesh, spec, dtype", [
+    *((name, MESH, P(), jnp.float32) for name in SUMS),
+    ("AdamW", GRID, P("model"), jnp.bfloat16),
+])  # fmt: skip
+def test_new_parameters_are_gathered_in_pieces(monkeypatch: Any, name: str, mesh: Mesh, spec: P, dtype: Any):
+    """Into the donated buffers, with the bits of a gather of all updates, which a step that donates nothing has."""
+    monkeypatch.setattr(gathering, "_LEAST", 1 << 12)
+    monkeypatch.setattr(gathering, "_LEFT_OUT", frozenset())
+    optimizer = SUMS[name]
+    params, grads = (
+        {
+            k: jax.device_put(RANDOM.normal(size=s).astype(dtype), NamedSharding(mesh, P(*spec[: len(s) - 1])))
+            for k, s in ONE_LARGE.items()
+        }
+        for _ in range(2)
+    )
+    state, _ = divided(optimizer, params)
+    whole = compiled_step(optimizer, params, state, grads)
+    in_pieces = compiled_step(optimizer, params, state, grads, donate_argnums=(0, 1))
+    assert gathering._NAME not in whole.as_text()
+    assert gathering._NAME in in_pieces.as_text()
+    expected = whole(params, state, grads)
+    found = in_pieces(*jtu.tree_map(jnp.copy, (params, state)), grads)
+    assert_placed(found, shardings_of((params, state)))
+    for a, b in zip(jtu.tree_leaves(found), jtu.tree_leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("optimizer, spec", [(SUMS["AdamW"], P("data")), (mx.MultiSteps(SUMS["AdamW"], 2), P())])
+def test_what_stays_as_it_is(monkeypatch: Any, optimizer: mx.AbstractTransform, spec: P):
+    """Parameters that are divided like their state, and what a `cond` returns, which may not have taken a step."""
+    monkeypatch.setattr(gathering, "_LEAST", 1 << 12)
+    monkeypatch.setattr(gathering, "_LEFT_OUT", frozenset())
+    params = {"out": jax.device_put(jnp.ones((256, 1024)), NamedSharding(MESH, spec))}
+    state, _ = divided(optimizer, params)
+    compiled = compiled_step(optimizer, params, state, params, donate_argnums=(0, 1))
+    assert gathering._NAME not in compiled.as_text()
+    found = compiled(*jtu.tree_map(jnp.copy, (params, state)), params)
+    assert_placed(found, shardings_of((params, state)))
+
+
+def test_pieces_of_several_parameters_are_gathered_by_few_loops(monkeypatch: Any):
+    """In the program for a TPU; in one for a CPU, nothing is gathered in pieces."""
+    monkeypatch.setattr(gathering, "_LEAST", 1 << 12)
+    place = NamedSharding(MESH, P())
+    params = {k: jax.ShapeDtypeStruct(s, jnp.float32, sharding=place) for k, s in LARGE.items()}
+    adamw = SUMS["AdamW"]
+    state = jtu.tree_map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        jax.eval_shape(adamw.init, params),
+        mx.state_sharding(adamw, params, zero="data"),
+    )
+    step = jax.jit(lambda p, s, g: adamw.step(g, s, p), donate_argnums=(0, 1)).trace(params, state, params)
+    program = step.lower(lowering_platforms=("tpu",)).as_text()
+    assert program.count("stablehlo.while") == 1
+    assert program.count("stablehlo.all_gather") == 3  # but for the gain, which is small
+    assert "stablehlo.while" not in step.lower(lowering_platforms=("cpu",)).as_text()
+
+
+def test_a_step_in_pieces_has_derivatives_and_batches():
+    """Where a step is differentiated or mapped, a program gathers as XLA does."""
+    params = {"w": jax.device_put(jnp.ones((8, 16)), NamedSharding(MESH, P()))}
+    state, _ = divided(SUMS["AdamW"], params)
+
+    @jax.jit
+    def after(scale: Any, params: Any) -> jax.Array:
+        return jnp.sum(SUMS["AdamW"].step(jtu.tree_map(lambda p: scale * p, params), state, params)[0]["w"] ** 2)
+
+    one, derivative = jax.value_and_grad(after, argnums=1)(0.5, params)
+    assert float(jnp.min(derivative["w"])) > 0
+    many = jax.vmap(after, in_axes=(0, None))(jnp.array([0.5, 2.0]), params)
+    np.testing.assert_allclose(many[0], one, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape, of_param, zero, expected", [

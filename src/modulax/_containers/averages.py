@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
-from .._protocol.apply_updates import apply_updates
+from .._protocol.apply_updates import applied, sums
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.fields import Number, number
 from .._protocol.schedule_values import resolve
@@ -43,7 +43,7 @@ def _moved(average: PyTree, params: Params, steps: Updates, rate: Any, moves: Ar
         return [jnp.where(moves, nearer, mean)]
 
     means, put = align(average, steps, owner)
-    new = jtu.tree_leaves(apply_updates(params, steps))
+    new = jtu.tree_leaves(applied(sums, params, steps))
     (means,) = map_arithmetic(move, (rate, moves), (means, new), (means,))
     return put(means)
 
@@ -244,7 +244,7 @@ class ParamAverage(AbstractContainer):
         else:
             place = state.num_averaged % self.window
             buffers, put = align(snapshots, steps, owner)
-            new = jtu.tree_leaves(apply_updates(params, steps))
+            new = jtu.tree_leaves(applied(sums, params, steps))
             # The parameters themselves: a running sum from which the oldest are subtracted would drift.
             snapshots = put(map_leaves(_store, (place, is_due), list(zip(buffers, new, strict=True))))
         return steps, ParamAverageState(

@@ -8,12 +8,15 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 import jax
 
+from .._support.arithmetic import is_numeric_array
 from .._support.failures import located
+from .._support.gathering import are_divided, gathered_into
 from .._support.placement import placed_like
 from .._support.types import P, Params, S, State, Updates
 from ..tree._align import paired, refuse_integers, refuse_numbers
 from ..tree._leaves import arrays_of, with_arrays
 from ..tree._math import trainable
+from ..tree._state import owners
 from .apply_updates import applied, sums
 from .entry import as_written
 from .extra_arguments import refuse_hyperparameters
@@ -64,10 +67,20 @@ def step_program(cls: type, donate: bool) -> Program:
         with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state), located(cls.__name__, "step"):
             move = Move(trained, extra, lambda updates: arrays_of(applied(sums, params, updates)), kept)
             moved, new = transform._take_step(grads, state, move)
+            if are_divided(kept):  # matching state and parameters takes time
+                moved = gathered_into(kept, moved, _beside(params, state))
         # Out of a `cond`, XLA for GPU would return whole arrays.
         return with_arrays(params, placed_like(moved, kept)), placed_like(new, state)
 
     return Program(run, f"{cls.__name__}.step", models=(0, 1), donated=(1, 2) if donate else (), result=1)
+
+
+def _beside(params: Params, state: State) -> list[Any]:
+    """For each array of the parameters the first one of its shape in the state, or None."""
+    found = dict[int | None, Any]()
+    for owner, x in zip(owners(state, params, of_same_shape=True), jax.tree.leaves(state), strict=True):
+        found.setdefault(owner, x)
+    return [found.get(i) for i, p in enumerate(jax.tree.leaves(params)) if is_numeric_array(p)]
 
 
 @dataclasses.dataclass(frozen=True)

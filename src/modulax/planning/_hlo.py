@@ -211,7 +211,7 @@ class _Program:
             yield Collective("send", sent, times, i.op_name)
         elif i.opcode in ("dot", "convolution") or "gemm" in i.attribute(r'custom_call_target="([^"]*)"'):
             yield times * _flops(i, self.shapes[name])
-        elif i.opcode == "fusion":
+        elif i.kind == "fusion":
             for called in self._called(i):
                 goes_on = self._goes_on(called)
                 for inner in self.computations[called]:
@@ -243,7 +243,7 @@ class _Program:
 
     def _owners(self, i: Instruction) -> Iterator[str]:
         """Classes of the transforms that an instruction comes from, also of those that are fused in it."""
-        for called in self._called(i) if i.opcode == "fusion" else []:
+        for called in self._called(i) if i.kind == "fusion" else []:
             for inner in self.computations[called]:
                 yield from self._owners(inner)
         if owner := _owner(i.op_name):
@@ -267,8 +267,10 @@ class _Program:
             return 2 * min(reads[0], writes)
         if i.opcode == "dynamic-update-slice":
             return 2 * reads[1]
-        if i.opcode == "fusion":
+        if i.kind == "fusion":
             (called,) = self._called(i)
+            if i.opcode == "fusion-start":  # its result holds the operands again, and a flag
+                writes = sum(array_bytes(x.shape) for x in self.computations[called] if x.is_root)
             return self._moved_fused(self.computations[called], reads, writes)
         return sum(reads) + writes
 
