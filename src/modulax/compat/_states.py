@@ -109,6 +109,7 @@ _VARIANTS = {
     "ScaleByRStdDevState": ("count", "ScaleByRStdDevWithCountState"),
     "ScaleByRmsState": ("count", "ScaleByRmsWithCountState"),
 }
+EXTRA_FIELDS = {field for field, _ in _VARIANTS.values()}
 # Fields here that take the place of some in optax.
 _OTHERWISE = {
     "InjectStatefulHyperparamsState": {"hyperparameters"},
@@ -195,6 +196,11 @@ def class_of(state: AbstractState, counted: bool = False) -> type | None:
     further, variant = _VARIANTS[found.__name__]
     has_it = counted if further == "count" else getattr(state, further) is not None
     return CLASSES[variant] if has_it else found
+
+
+def counts_steps(twin: Twin) -> bool:
+    """Whether a count in a state is one of steps."""
+    return all(field.metadata.get("counts") != "other" for field in dataclasses.fields(twin.ours))
 
 
 def is_named(x: Any, *names: str) -> bool:
