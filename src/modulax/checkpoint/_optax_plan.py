@@ -22,7 +22,7 @@ from ..tree._math import shapes_of
 from ..tree._paths import Names, key_names, named_leaves
 from ..tree._state import one_level, states_with_names
 from ._optax_nesting import Pairing
-from ._stored import as_stored, is_key
+from ._stored import as_stored, is_key, plain
 
 Arrays = Mapping[Names, Any]
 
@@ -130,6 +130,8 @@ class Plan:
         lacking = {i for i, name in enumerate(inputs) if name is None}
         lacking |= {i for i, x in enumerate(state, len(inputs)) if x[0] not in linked and not _is_free(*x)}
         outputs = {name: i for i, name in enumerate(place.names(conversion.made)) if name is not None}
+        own = ((place.where + name, leaf) for name, leaf in named_leaves(place.ours.state))
+        self.without[0].update(name for name, leaf in own if name not in outputs and _is_free(name, leaf))
         self._add(conversion, [*inputs, *(linked.get(name) for name, _ in state)], outputs)
         self.without[0].update(name for name, i in outputs.items() if not conversion.depends[i] & lacking)
         self.without[1].update(linked.values(), (there + x for x in pairing.spare))
