@@ -373,6 +373,10 @@ def outward(theirs: Any, optimizer: Any, state: Any = None) -> Any:
         ),
         (lambda: outward(optax.adam(0.1), mx.ParamEMA(ADAM, 0.9)), r"no field for `weight_sum`, `ema\.w`"),
         (lambda: outward(optax.adam(0.1), mx.SGD(0.1)), r"the modulax state has nothing for `0\.mu\.w`, `0\.nu\.w`"),
+        (
+            lambda: outward(optax.adam(0.1), mx.SGD(0.1), mx.Trace(0.9).init(W)),
+            r"not one of this `SGD` with these parameters: only one of the two has `step`, `trace\.w`",
+        ),
         (lambda: outward(optax.sgd(rate), mx.Trace(0.9)), r"no field for `trace\.w`"),
         (
             lambda: checkpoint.state_from_optax(ADAM.init(W), optax.adam(0.1).init(W)),

@@ -17,10 +17,13 @@ from jaxtyping import PyTree
 
 from .._containers.chain import is_chain_state
 from .._protocol.transform import AbstractTransform
+from .._support.checks import listing
 from ..compat._whole import Traced, Whole, whole_from_optax, whole_to_optax
 from ..tree._math import shapes_of
-from ..tree._paths import Names, key_names, named_leaves
+from ..tree._paths import Names, join, key_names, named_leaves
+from ..tree._stacks import unstack
 from ..tree._state import one_level, states_with_names
+from ._low_bit import widened
 from ._optax_nesting import Pairing
 from ._stored import as_stored, is_key, plain
 
@@ -28,17 +31,17 @@ Arrays = Mapping[Names, Any]
 
 
 class Place(NamedTuple):
-    """A state of modulax in a tree: where it is, its optimizer, and its parameters with their place there, if any."""
+    """A state of modulax in a tree: where it is, its conversion to optax, and where its parameters are, if anywhere."""
 
     where: Names
-    optimizer: AbstractTransform
-    ours: Whole
     params_at: Names | None
+    optimizer: AbstractTransform
+    outward: Traced
 
     @property
     def chains(self) -> list[tuple[str, ...]]:
         """The names of the parts of each chain."""
-        return [x.names for _, x in states_with_names(self.ours.state) if is_chain_state(x)]
+        return [x.names for _, x in states_with_names(self.outward.given.state) if is_chain_state(x)]
 
     def names(self, ours: Whole) -> list[Names | None]:
         """The names in the tree of the leaves of parameters and of a state; None for those that are not in it."""
@@ -64,7 +67,7 @@ def places_of(
         params: the parameters; None if they are in the tree.
 
     Raises:
-        ValueError: if one of them is missing, or it is not clear which optimizer it is.
+        ValueError: if one of them is missing, it is not clear which optimizer it is, or the state is not one of it.
     """
     known = outermost(tree if optimizer is None else optimizer, AbstractTransform)
     found = []
@@ -80,7 +83,17 @@ def places_of(
                 f"`{owner}` needs the optimizer and the parameters, which say what form a state has in optax. Write "
                 f"`checkpoint.{owner}({call})`."
             )
-        found.append(Place(where, nearest[0], Whole(shapes_of(given), state), None if beside is None else at))
+        transform, shapes = nearest[0], shapes_of(given)
+        expected = unstack(widened(jax.eval_shape(transform.init, shapes)))
+        other = {name for name, _ in named_leaves(expected)} ^ {name for name, _ in named_leaves(state)}
+        if other:
+            raise ValueError(
+                f"`{owner}` was given a state that is not one of this `{type(transform).__name__}` with these "
+                f"parameters: only one of the two has {listing(sorted(map(join, other)))}. Pass the optimizer and the "
+                f"parameters for which the state is `optimizer.init(params)`."
+            )
+        outward = Traced(functools.partial(whole_to_optax, transform), Whole(shapes, state))
+        found.append(Place(where, None if beside is None else at, transform, outward))
     return found
 
 
@@ -120,7 +133,7 @@ class Plan:
             there: the place of the state of optax.
             found: the arrays on the side of optax.
         """
-        theirs = jax.eval_shape(functools.partial(whole_to_optax, place.optimizer), place.ours)
+        theirs = place.outward.made
         conversion = Traced(functools.partial(whole_from_optax, place.optimizer), theirs)
         state = named_leaves(theirs.state)
         pairing = Pairing([name for name, _ in state], _below(there, found), place.chains)
@@ -130,7 +143,7 @@ class Plan:
         lacking = {i for i, name in enumerate(inputs) if name is None}
         lacking |= {i for i, x in enumerate(state, len(inputs)) if x[0] not in linked and not _is_free(*x)}
         outputs = {name: i for i, name in enumerate(place.names(conversion.made)) if name is not None}
-        own = ((place.where + name, leaf) for name, leaf in named_leaves(place.ours.state))
+        own = ((place.where + name, leaf) for name, leaf in named_leaves(place.outward.given.state))
         self.without[0].update(name for name, leaf in own if name not in outputs and _is_free(name, leaf))
         self._add(conversion, [*inputs, *(linked.get(name) for name, _ in state)], outputs)
         self.without[0].update(name for name, i in outputs.items() if not conversion.depends[i] & lacking)
@@ -144,16 +157,15 @@ class Plan:
             there: the place of the state of optax.
             own: the arrays on the side of optax.
         """
-        conversion = Traced(functools.partial(whole_to_optax, place.optimizer), place.ours)
-        theirs, depends = conversion.made, conversion.depends
+        theirs, depends = place.outward.made, place.outward.depends
         state = named_leaves(theirs.state)
         pairing = Pairing(_below(there, own), [name for name, _ in state], place.chains)
         params = _names_at(_params_at(there, theirs.params, own), theirs.params)
         index = {name: i for i, (name, _) in enumerate(state, len(params))}
         outputs = {name: i for i, name in enumerate(params) if name is not None}
         outputs |= {there + name: index[x] for name, x in pairing.links.items()}
-        inputs = place.names(place.ours)
-        self._add(conversion, inputs, outputs)
+        inputs = place.names(place.outward.given)
+        self._add(place.outward, inputs, outputs)
         self.without[0].update(name for name, i in outputs.items() if not depends[i])
         free = {index[name] for name, x in state if _is_free(name, x) and "schedule_states" not in name}
         needed = frozenset().union(*(x for i, x in enumerate(depends) if i not in free))

@@ -32,6 +32,7 @@ from .._protocol.transform import (
 from .._support.arithmetic import no_steps
 from .._support.keys import is_typed_key
 from .._support.module import AbstractState, kind_of, with_fields
+from ..tree._stacks import AbstractStackedState
 from ._states import TWINS, EmptyState, MaskedNode, class_of, counts_steps, is_named, is_state
 
 Theirs = Any
@@ -358,6 +359,8 @@ def _state_class(t: Any) -> type | None:
 
 def container_to_optax(t: Any, state: Any, form: Form) -> Theirs:
     """Convert the state of a container to the NamedTuple with the states of its parts, or these parts alone."""
+    if isinstance(state, AbstractStackedState) and state.together():
+        return state  # its trees are not like the parameters
     parts = {field.metadata["part"]: getattr(t, field.name) for field in part_fields(t)}
     parts = {name: x for name, x in parts.items() if isinstance(name, str) and x is not None and hasattr(state, name)}
     theirs = rule_to_optax(t, with_fields(state, **dict.fromkeys(parts, OurEmptyState())), form)
