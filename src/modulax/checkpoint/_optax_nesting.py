@@ -14,10 +14,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .._support.checks import listing
-from ..compat._whole import FIELDS, NESTING, OPTIONAL, OTHER_COUNTS
+from ..compat._states import CLASSES, OTHER_COUNTS
 from ..tree._paths import Names
+from ..tree._state import nesting_fields
+from ._stored import nested
 
 _COUNTS = ("count", "step")
+_FIELDS = {name for cls in CLASSES.values() for name in cls._fields}
+_NESTING = nesting_fields()[0]
+# Fields that only some states of a class have.
+_OPTIONAL = {"count", "delta", "skip_state"}
 _State = dict[str, Any]
 """The state of one transformation: its fields, as nested names."""
 
@@ -53,10 +59,11 @@ class Pairing:
 
     def __init__(self, wanted: Iterable[Names], given: Iterable[Names], chains: Sequence[Collection[str]]):
         self._chains = chains
-        self._known = FIELDS | NESTING | {name for names in chains for name in names}
+        self._known = _FIELDS | _NESTING | {name for names in chains for name in names}
         self.links: dict[Names, Names] = {}
         self.spare: set[Names] = set()
-        self._scope(_nested(wanted), _nested(given), None)
+        tree, other = (nested({name or ("",): name for name in names}) for names in (wanted, given))
+        self._scope(tree, other, None)
 
     def _scope(self, wanted: Any, given: Any, outer: Names | None) -> list[Names]:
         """Pair the states in one place, and return the step counts there."""
@@ -64,7 +71,7 @@ class Pairing:
         for state in self._states(wanted):
             self._state(state, scope)
         for state in scope.given:
-            if not state.keys() <= FIELDS and self._is_named_chain(state):
+            if not state.keys() <= _FIELDS and self._is_named_chain(state):
                 raise ValueError(
                     f"The state of `optax.named_chain` has the parts {listing(state)}. Give the parts of the `Chain` "
                     f"the same names, `Chain({', '.join(f'{key}=...' for key in state)})`."
@@ -83,7 +90,7 @@ class Pairing:
         other = self._take(state, scope) if state.keys() != {"count"} else None
         if other is None:
             scope.counting += [state[name] for name in _COUNTS if isinstance(state.get(name), tuple)][:1]
-            for field in filter(NESTING.__contains__, state):
+            for field in filter(_NESTING.__contains__, state):
                 for inside in self._states(state[field]):
                     self._state(inside, scope)
             return
@@ -94,7 +101,7 @@ class Pairing:
             scope.counting.append(state["count"])
         clock = other.get("gradient_step", other.get("count"))
         for field, x in state.items():
-            if field not in NESTING:
+            if field not in _NESTING:
                 self._leaves(field, _leaves(x), _leaves(other.get(field, {})))
             elif field == "inner_states":  # groups, which all step with the rest
                 for label in x:
@@ -104,24 +111,25 @@ class Pairing:
 
     def _take(self, state: _State, scope: _Scope) -> _State | None:
         """Take the first state with the same fields; a container around it, if that is not wanted, is taken apart."""
-        while True:
-            for place, other in enumerate(scope.given):
-                if _fields(other) == _fields(state):
-                    return scope.given.pop(place)
-            opened = ((i, inside) for i, x in enumerate(scope.given) if (inside := self._opened(x)) is not None)
-            place, inside = next(opened, (None, []))
-            if place is None:
-                return None
-            scope.given[place : place + 1] = inside
+        for place, other in enumerate(scope.given):
+            if _fields(other) == _fields(state):
+                return scope.given.pop(place)
+        for place, other in enumerate(scope.given):
+            if inside := self._opened(other):
+                scope.given[place : place + 1] = inside
+                return self._take(state, scope)
+        return None
 
-    def _opened(self, state: _State) -> list[_State] | None:
-        """The states in a container; None if it is none, or one of groups."""
-        nodes = [state[field] for field in NESTING & state.keys() - {"inner_states"}]
-        groups = state.get("inner_states", {})
-        if groups.keys() == {"train"}:  # of `selective_transform`; nothing is kept for "freeze"
+    def _opened(self, state: _State) -> list[_State]:
+        """The states in a container, with its step count; none if it holds groups."""
+        nodes = [x for field, x in state.items() if field in _NESTING - {"inner_states"}]
+        groups = state.get("inner_states")
+        if isinstance(groups, dict) and groups.keys() == {
+            "train"
+        }:  # a `selective_transform`, in which the rest is frozen
             nodes.append(groups["train"])
-        count = [{"count": state["count"]}] if "count" in state else []
-        return [*count, *(x for node in nodes for x in self._states(node))] if nodes else None
+        count = [{"count": state["count"]}] if nodes and "count" in state else []
+        return [*count, *(x for node in nodes for x in self._states(node))]
 
     def _states(self, node: Any) -> Iterator[_State]:
         """Iterate over the states in one place: in a tuple, a dict by name or a mask, or the state there."""
@@ -162,29 +170,16 @@ def _ends(name: Names, end: Names) -> bool:
 
 def _fields(state: _State) -> set[str]:
     """The fields by which a state is recognized."""
-    return state.keys() - OPTIONAL - NESTING or set(state)
+    return state.keys() - _OPTIONAL - _NESTING or set(state)
 
 
 def _counts_steps(state: _State) -> bool:
-    is_other = len(state) > 1 and any(state.keys() <= fields for fields in OTHER_COUNTS)
+    is_other = len(state) > 1 and any(state.keys() <= set(CLASSES[name]._fields) for name in OTHER_COUNTS)
     return isinstance(state.get("count"), tuple) and not is_other
 
 
 def _is_tuple(node: dict[str, Any]) -> bool:
     return all(map(str.isdigit, node))
-
-
-def _nested(names: Iterable[Names]) -> Any:
-    """Names as nested dicts by their keys; the name alone if it is empty."""
-    tree: Any = {}
-    for name in names:
-        if not name:
-            return name
-        at = tree
-        for key in name[:-1]:
-            at = at.setdefault(key, {})
-        at[name[-1]] = name
-    return tree
 
 
 def _leaves(node: Any, before: Names = ()) -> dict[Names, Names]:

@@ -33,7 +33,7 @@ from .._support.arithmetic import no_steps
 from .._support.keys import is_typed_key
 from .._support.module import AbstractState, kind_of, with_fields
 from ..tree._stacks import AbstractStackedState
-from ._states import TWINS, EmptyState, MaskedNode, class_of, counts_steps, is_named, is_state
+from ._states import OTHER_COUNTS, TWINS, EmptyState, MaskedNode, class_of, is_named, is_state
 
 Theirs = Any
 """A state in the form of optax."""
@@ -247,9 +247,9 @@ def as_count(x: Any) -> Any:
 
 def step_count_in(theirs: Theirs) -> Any:
     """The step count in a state of optax: that of a schedule, or else any other; None if there is none."""
-    nodes = list(_rules_in(theirs))
+    nodes = [x for x in _rules_in(theirs) if not is_named(x, *OTHER_COUNTS)]
     schedules = [x.count for x in nodes if is_named(x, *COUNTS)]
-    counts = [count for x in nodes if (count := _count_of(x)) is not None]
+    counts = [getattr(x, name) for x in nodes for name in ("count", "t") if name in getattr(x, "_fields", ())]
     found = next(iter([*schedules, *counts]), None)
     return None if found is None else as_count(found)
 
@@ -266,15 +266,6 @@ def _rules_in(theirs: Theirs) -> Iterator[Theirs]:
         yield from _rules_in(theirs.base_optimizer_state)
     else:
         yield theirs
-
-
-def _count_of(theirs: Theirs) -> Any:
-    """The step count in the state of a rule; None if it has none, or one of something else than steps."""
-    if not is_state(theirs):
-        return theirs.count if "count" in getattr(theirs, "_fields", ()) else None
-    twin = TWINS[type(theirs).__name__]
-    names = [name for name, own in twin.fields.items() if own == "count"]
-    return getattr(theirs, names[0]) if names and counts_steps(twin) else None
 
 
 def has_no_state(theirs: Theirs) -> bool:

@@ -109,7 +109,6 @@ _VARIANTS = {
     "ScaleByRStdDevState": ("count", "ScaleByRStdDevWithCountState"),
     "ScaleByRmsState": ("count", "ScaleByRmsWithCountState"),
 }
-EXTRA_FIELDS = {field for field, _ in _VARIANTS.values()}
 # Fields here that take the place of some in optax.
 _OTHERWISE = {
     "InjectStatefulHyperparamsState": {"hyperparameters"},
@@ -182,6 +181,10 @@ CLASSES, TWINS, _BY_OURS = _made()
 globals().update(CLASSES)  # by which pickle finds them
 CLASSES |= {alias: CLASSES[name] for alias, name in _ALIASES.items()}
 
+_COUNTED = {name: {x.metadata.get("counts") for x in dataclasses.fields(twin.ours)} for name, twin in TWINS.items()}
+OTHER_COUNTS = [name for name, counted in _COUNTED.items() if "other" in counted]
+"""The classes of which `count` is not the number of steps."""
+
 
 def class_of(state: AbstractState, counted: bool = False) -> type | None:
     """The class of optax for a state here; None if there is none.
@@ -196,11 +199,6 @@ def class_of(state: AbstractState, counted: bool = False) -> type | None:
     further, variant = _VARIANTS[found.__name__]
     has_it = counted if further == "count" else getattr(state, further) is not None
     return CLASSES[variant] if has_it else found
-
-
-def counts_steps(twin: Twin) -> bool:
-    """Whether a count in a state is one of steps."""
-    return all(field.metadata.get("counts") != "other" for field in dataclasses.fields(twin.ours))
 
 
 def is_named(x: Any, *names: str) -> bool:

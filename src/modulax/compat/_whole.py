@@ -4,25 +4,25 @@
 average of `schedule_free` from them.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._containers.lookahead import is_pair
 from .._protocol.transform import AbstractTransform
 from .._support.checks import any_range
-from .._support.module import kind_of
-from ..tree._state import nesting_fields
+from ..tree._paths import named_leaves
 from . import _layouts
-from ._states import CLASSES, EXTRA_FIELDS, TWINS, LookaheadParams, counts_steps, is_named
+from ._states import CLASSES, LookaheadParams
 from ._transformations import transformation as _transformation
 
 _REGISTERED = _transformation  # whose module registers all layouts
+
+
+_FAST, _SLOW = CLASSES["LookaheadState"], CLASSES["LookaheadWithSlowState"]
 
 
 class Whole(NamedTuple):
@@ -42,15 +42,11 @@ def whole_to_optax(optimizer: AbstractTransform, ours: Whole) -> Whole:
     """
     params = ours.params
     form = _layouts.Form(params.fast if is_pair(params) else params, counts=True)
-    theirs, slow = _layouts.to_optax(optimizer, ours.state, form), list[PyTree]()
-
-    def without_slow(x: Any) -> Any:
-        if not is_named(x, "LookaheadWithSlowState"):
-            return x
-        slow.append(x.slow)
-        return CLASSES["LookaheadState"](*x[:-1])
-
-    theirs = jtu.tree_map(without_slow, theirs, is_leaf=lambda x: is_named(x, "LookaheadWithSlowState"))
+    theirs = _layouts.to_optax(optimizer, ours.state, form)
+    slow = [x.slow for x in jtu.tree_leaves(theirs, is_leaf=lambda x: isinstance(x, _SLOW)) if isinstance(x, _SLOW)]
+    theirs = jtu.tree_map(
+        lambda x: _FAST(*x[:-1]) if isinstance(x, _SLOW) else x, theirs, is_leaf=lambda x: isinstance(x, _SLOW)
+    )
     return Whole(LookaheadParams(params, slow[0]) if slow else params, theirs)
 
 
@@ -65,11 +61,8 @@ def whole_from_optax(optimizer: AbstractTransform, theirs: Whole) -> Whole:
     params, state = theirs
     if type(params) is LookaheadParams:
         params, slow = params
-        with_slow = CLASSES["LookaheadWithSlowState"]
         state = jtu.tree_map(
-            lambda x: with_slow(*x, slow) if is_named(x, "LookaheadState") else x,
-            state,
-            is_leaf=lambda x: is_named(x, "LookaheadState"),
+            lambda x: _SLOW(*x, slow) if isinstance(x, _FAST) else x, state, is_leaf=lambda x: isinstance(x, _FAST)
         )
     form = _layouts.Form(params.fast if is_pair(params) else params, counts=True)
     return Whole(params, _layouts.from_optax(optimizer, state, form))
@@ -84,55 +77,19 @@ class Traced:
 
     Attributes:
         made: the shapes and dtypes of the result.
-        depends: for each leaf of it, the indices of the leaves of the argument that it is made from.
-        copies: for each leaf of it, the index of the leaf of the argument that it is; None if it is computed.
+        depends: for the names of each leaf of it, those of the leaves of the argument that it is made from.
     """
 
     def __init__(self, function: Callable[[Whole], Whole], given: Whole):
         self.function, self.given = function, given
         program, self.made = jax.make_jaxpr(function, return_shape=True)(given)
-        index = {x: i for i, x in enumerate(program.jaxpr.invars)}
-        sources = {x: frozenset({i}) for x, i in index.items()}
+        names = [name for name, _ in named_leaves(given)]
+        sources = {x: frozenset({i}) for i, x in enumerate(program.jaxpr.invars)}
 
         def sources_of(x: Any) -> frozenset[int]:
             return frozenset() if hasattr(x, "val") else sources.get(x, frozenset())  # a constant has a value
 
         for equation in program.jaxpr.eqns:
             sources |= dict.fromkeys(equation.outvars, frozenset().union(*map(sources_of, equation.invars)))
-        self.depends = list(map(sources_of, program.jaxpr.outvars))
-        self.copies = [None if hasattr(x, "val") else index.get(x) for x in program.jaxpr.outvars]
-
-    def compute(self, places: list[int], arrays: dict[int, Any]) -> list[Any]:
-        """Return some leaves of the result.
-
-        Args:
-            places: their indices.
-            arrays: the leaves of the argument that they are made from, by index.
-        """
-        specs, treedef = jtu.tree_flatten(self.given)
-
-        def computed(arrays: dict[int, Any]) -> list[Any]:
-            leaves = [arrays[i] if i in arrays else jnp.empty(x.shape, x.dtype) for i, x in enumerate(specs)]
-            found = jtu.tree_leaves(self.function(treedef.unflatten(leaves)))
-            return [found[i] for i in places]
-
-        return jax.jit(computed)(arrays)
-
-
-FIELDS = {name for cls in CLASSES.values() for name in cls._fields}
-"""The fields of all states of optax."""
-
-OPTIONAL = EXTRA_FIELDS | {"skip_state"}
-"""The fields that only some states of a class have."""
-
-OTHER_COUNTS = {frozenset(twin.fields) for twin in TWINS.values() if not counts_steps(twin)}
-"""The fields of each state whose `count` is not one of steps."""
-
-NESTING = nesting_fields()[0] | {
-    name
-    for twin in TWINS.values()
-    for name, own in twin.fields.items()
-    for field in dataclasses.fields(twin.ours)
-    if field.name == own and kind_of(field) == "states"
-}
-"""The fields that hold states of other transforms, in optax and here."""
+        made = zip(named_leaves(self.made), program.jaxpr.outvars, strict=True)
+        self.depends = {name: [names[i] for i in sorted(sources_of(x))] for (name, _), x in made}
