@@ -21,7 +21,6 @@ from ._stored import nested
 
 _COUNTS = ("count", "step")
 _FIELDS = {name for cls in CLASSES.values() for name in cls._fields}
-_NESTING = nesting_fields()[0]
 # Fields that only some states of a class have.
 _OPTIONAL = {"count", "delta", "skip_state"}
 _State = dict[str, Any]
@@ -59,7 +58,8 @@ class Pairing:
 
     def __init__(self, wanted: Iterable[Names], given: Iterable[Names], chains: Sequence[Collection[str]]):
         self._chains = chains
-        self._known = _FIELDS | _NESTING | {name for names in chains for name in names}
+        self._nesting, _ = nesting_fields()
+        self._known = _FIELDS | self._nesting | {name for names in chains for name in names}
         self.links: dict[Names, Names] = {}
         self.spare: set[Names] = set()
         tree, other = (nested({name or ("",): name for name in names}) for names in (wanted, given))
@@ -90,7 +90,7 @@ class Pairing:
         other = self._take(state, scope) if state.keys() != {"count"} else None
         if other is None:
             scope.counting += [state[name] for name in _COUNTS if isinstance(state.get(name), tuple)][:1]
-            for field in filter(_NESTING.__contains__, state):
+            for field in filter(self._nesting.__contains__, state):
                 for inside in self._states(state[field]):
                     self._state(inside, scope)
             return
@@ -101,7 +101,7 @@ class Pairing:
             scope.counting.append(state["count"])
         clock = other.get("gradient_step", other.get("count"))
         for field, x in state.items():
-            if field not in _NESTING:
+            if field not in self._nesting:
                 self._leaves(field, _leaves(x), _leaves(other.get(field, {})))
             elif field == "inner_states":  # groups, which all step with the rest
                 for label in x:
@@ -112,7 +112,7 @@ class Pairing:
     def _take(self, state: _State, scope: _Scope) -> _State | None:
         """Take the first state with the same fields; a container around it, if that is not wanted, is taken apart."""
         for place, other in enumerate(scope.given):
-            if _fields(other) == _fields(state):
+            if self._fields(other) == self._fields(state):
                 return scope.given.pop(place)
         for place, other in enumerate(scope.given):
             if inside := self._opened(other):
@@ -120,9 +120,13 @@ class Pairing:
                 return self._take(state, scope)
         return None
 
+    def _fields(self, state: _State) -> set[str]:
+        """The fields by which a state is recognized."""
+        return state.keys() - _OPTIONAL - self._nesting or set(state)
+
     def _opened(self, state: _State) -> list[_State]:
         """The states in a container, with its step count; none if it holds groups."""
-        nodes = [x for field, x in state.items() if field in _NESTING - {"inner_states"}]
+        nodes = [x for field, x in state.items() if field in self._nesting - {"inner_states"}]
         groups = state.get("inner_states")
         if isinstance(groups, dict) and groups.keys() == {
             "train"
@@ -166,11 +170,6 @@ class Pairing:
 
 def _ends(name: Names, end: Names) -> bool:
     return f".{'.'.join(name)}".endswith(f".{'.'.join(end)}")
-
-
-def _fields(state: _State) -> set[str]:
-    """The fields by which a state is recognized."""
-    return state.keys() - _OPTIONAL - _NESTING or set(state)
 
 
 def _counts_steps(state: _State) -> bool:
