@@ -43,7 +43,7 @@ LAYERS = (
     Layer(("_containers",)),
     Layer(("authoring",)),
     Layer(("aggregate", "_rules", "_explain", "_catalog", "states"), ordered=True),
-    Layer(("testing", "nnx", "linen", "checkpoint", "sweeps", "planning", "compat"), ordered=True),
+    Layer(("testing", "nnx", "linen", "compat", "checkpoint", "sweeps", "planning"), ordered=True),
 )
 
 # Third parties beyond the base dependencies of pyproject.toml, and who alone may import them.
@@ -66,6 +66,7 @@ LAZY_IMPORTS: dict[tuple[str, str], str] = {
     ("sweeps/_optuna.py", "optuna.study"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.trial"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_spaces.py", "scipy.stats"): "takes half a second to import, for quasi-random points only",
+    ("checkpoint/_optax.py", "modulax.checkpoint._optax_plan"): "loads `compat`, and so all rules",
     ("_containers/optax_adapters.py", "optax"): "`to_optax` makes what only whoever has optax asks for",
 }
 

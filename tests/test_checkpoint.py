@@ -259,7 +259,7 @@ def test_one_rename_leaves_out_all_that_has_another_shape():
 
     def restored(template: Any, saved: Any, **options: Any) -> Any:
         if isinstance(saved["opt_state"], tuple):
-            return checkpoint.state_from_optax(template, saved, **options)
+            return checkpoint.state_from_optax(template, saved, adam, **options)
         return checkpoint.load_state_dict(template, checkpoint.state_dict(saved), **options)
 
     adam, low_bit = mx.AdamW(0.1), mx.LowBit(mx.AdamW(0.1), min_size=8)
@@ -279,7 +279,7 @@ def test_one_rename_leaves_out_all_that_has_another_shape():
     with pytest.raises(ValueError, match=r"if name in \['w'\] else name"):
         checkpoint.load_state_dict({"w": jnp.ones(2), "a": {"w": jnp.ones(2)}}, {"w": jnp.ones(3), "a.w": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"Pass a template with the shapes that were saved\.$"):
-        checkpoint.state_to_optax(optax.adamw(0.1).init(params(3)), adam.init(params(5)))
+        checkpoint.state_to_optax(optax.adamw(0.1).init(params(3)), adam.init(params(5)), adam, params(5))
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused_and_told(tmp_path: Path):

@@ -49,12 +49,12 @@ def test_through_optax_every_part_keeps_its_numbers():
     for seed in CHAINS:
         theirs, ours = random_chain(seed)
         given = marked(blank(theirs), itertools.count(1.0))
-        found, _ = checkpoint.state_from_optax(blank(ours), given)
+        found, _ = checkpoint.state_from_optax(blank(ours), given, ours, PARAMS)
         parts = given.values() if isinstance(given, dict) else given
         ours_by_place = [found[name] for name in found.names if name in found.parts]
         with_arrays = [floats(x) for x in parts if floats(x)]
         assert [sorted(floats(x)) for x in ours_by_place if floats(x)] == [sorted(x) for x in with_arrays], seed
-        back, _ = checkpoint.state_to_optax(blank(theirs), found)
+        back, _ = checkpoint.state_to_optax(blank(theirs), found, ours, PARAMS)
         assert floats(back) == floats(given), seed
 
 

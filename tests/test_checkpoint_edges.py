@@ -287,7 +287,7 @@ def test_steps_of_optax_are_those_of_the_first_part_that_counts_steps(is_plateau
     optimizer = mx.Chain(adam=mx.Adam(0.1), plateau=mx.ReduceOnPlateau())
     if is_plateau_first:
         optimizer, theirs = mx.Chain(plateau=mx.ReduceOnPlateau(), adam=mx.Adam(0.1)), theirs[::-1]
-    ours, _ = checkpoint.state_from_optax(optimizer.init(OLD), theirs)
+    ours, _ = checkpoint.state_from_optax(optimizer.init(OLD), theirs, optimizer, OLD)
     assert ours["adam"].step == ours["adam"].inner["scale_by_adam"].count == 4
     assert ours["plateau"].count == 1
 
@@ -295,12 +295,13 @@ def test_steps_of_optax_are_those_of_the_first_part_that_counts_steps(is_plateau
 def test_every_state_of_optax_is_known():
     """`apply_every` does not count steps, and `add_decayed_weights` counts them for its schedule."""
     theirs: Any = (optax.apply_every(2).init(OLD), optax.scale_by_adam().init(OLD))
-    _, report = checkpoint.state_from_optax(mx.Adam(0.1).init(OLD), theirs, strict=False)
+    adam, sgd = mx.Adam(0.1), mx.SGD(0.1, momentum=0.9)
+    _, report = checkpoint.state_from_optax(adam.init(OLD), theirs, adam, OLD, strict=False)
     assert {name.split(".")[1] for name in report.unused} == {"count", "grad_acc"}
     assert report.restored["step"] == "1.count"
     decay: Any = optax.add_decayed_weights(lambda step: 0.1).init(OLD)
     theirs = (optax.trace(0.9).init(OLD), decay._replace(count=np.int32(7)))
-    ours, _ = checkpoint.state_from_optax(mx.SGD(0.1, momentum=0.9).init(OLD), theirs)
+    ours, _ = checkpoint.state_from_optax(sgd.init(OLD), theirs, sgd, OLD)
     assert ours.step == 7
 
 
@@ -332,9 +333,9 @@ def test_what_comes_back_shares_no_memory(tmp_path: Path):
     checkpoint.save(tmp_path / "x", (params, state))
     flat = checkpoint.state_dict((params, state))
     tx = optax.adamw(0.1)
-    theirs = checkpoint.state_to_optax(tx.init(params), state)[0]
+    theirs = checkpoint.state_to_optax(tx.init(params), state, adam, params)[0]
     found = [
-        checkpoint.state_from_optax(adam.init(params), theirs)[0],
+        checkpoint.state_from_optax(adam.init(params), theirs, adam, params)[0],
         theirs,
         checkpoint.load_state_dict(state, checkpoint.state_dict(state))[0],
         checkpoint.load_state_dict({"w": params["w"]}, {"w": aligned})[0],

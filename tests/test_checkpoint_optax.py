@@ -34,6 +34,13 @@ def _float64():
         yield
 
 
+W = {"w": jnp.ones(2)}
+ADAM = mx.Adam(0.1)
+SLOW, PAIRED = mx.Lookahead(mx.SGD(0.1), 2, 0.5), optax.lookahead(optax.sgd(0.1), 2, 0.5)
+FREE = mx.ScheduleFree(mx.SGD(0.1), 0.1)
+TWO = {"a": {"opt_state": optax.adam(0.1).init(W)}, "b": {"opt_state": optax.adam(0.1).init(W)}}
+
+
 def plain() -> Any:
     weights = {"weight": jnp.linspace(-1, 1, 6).reshape(2, 3), "bias": jnp.full(2, 0.1)}
     return {"hidden": weights, "scale": jnp.asarray(2.0)}
@@ -173,7 +180,7 @@ def test_training_goes_on_in_both_directions(tmp_path: Path):
         if name == "adam":
             with ocp.StandardCheckpointer() as checkpointer:
                 source = checkpointer.restore(source)  # without a target, dicts and lists
-        found, report = checkpoint.state_from_optax(named(start[name][1]), source)
+        found, report = checkpoint.state_from_optax(named(start[name][1]), source, optimizers(name)[1])
         assert {x.split(".")[-1] for x in report.fresh} <= {"step", "count"}
         continued[name] = [theirs, (found["params"], found["opt_state"])]
     trees = advanced(continued)
@@ -181,7 +188,7 @@ def test_training_goes_on_in_both_directions(tmp_path: Path):
 
     # What optax has made of its own state is thrown away: it gets that of modulax.
     for name, (_, ours) in trees.items():
-        found, _ = checkpoint.state_to_optax(named(start[name][0]), named(ours))
+        found, _ = checkpoint.state_to_optax(named(start[name][0]), named(ours), optimizers(name)[1])
         trees[name][0] = (found["params"], found["opt_state"])
     assert_equal_parameters(advanced(trees))
 
@@ -191,9 +198,9 @@ def filled(tree: Any, value: float = 3.0) -> Any:
 
 
 def test_the_report_says_where_everything_is_from():
-    theirs = optax.chain(optax.clip(1.0), optax.adamw(rate)).init({"w": jnp.ones(2)})
-    ours = mx.Chain(mx.Clip(1.0), mx.AdamW(rate)).init({"w": jnp.zeros(2)})
-    state, report = checkpoint.state_from_optax(ours, filled(theirs))
+    theirs, optimizer = optax.chain(optax.clip(1.0), optax.adamw(rate)).init(W), mx.Chain(mx.Clip(1.0), mx.AdamW(rate))
+    ours = optimizer.init({"w": jnp.zeros(2)})
+    state, report = checkpoint.state_from_optax(ours, filled(theirs), optimizer, W)
     assert report.restored == {
         "parts.adamw.step": "1.2.count",
         "parts.adamw.inner.parts.scale_by_adam.mu.w": "1.0.mu.w",
@@ -203,19 +210,17 @@ def test_the_report_says_where_everything_is_from():
     assert (report.fresh, report.unused) == ((), ())
     assert state["adamw"].step == 3
     # Back, the count of each transformation is that of its counterpart.
-    _, report = checkpoint.state_to_optax(theirs, state)
+    _, report = checkpoint.state_to_optax(theirs, state, optimizer, W)
     assert report.restored["1.2.count"] == "parts.adamw.step"
     assert report.restored["1.0.count"] == "parts.adamw.inner.parts.scale_by_adam.count"
     # The average of `schedule_free` is computed from three arrays.
-    params = {"w": jnp.ones(2)}
-    opt_state: Any = filled(optax.contrib.schedule_free(optax.sgd(0.1), 0.1).init(params), 0.5)
-    theirs = named((params, opt_state._replace(step_count=jnp.asarray(8))))
-    template = mx.ScheduleFree(mx.SGD(0.1), 0.1).init(params)
-    state, report = checkpoint.state_from_optax(template, theirs)
+    opt_state: Any = filled(optax.contrib.schedule_free(optax.sgd(0.1), 0.1).init(W), 0.5)
+    theirs = named((W, opt_state._replace(step_count=jnp.asarray(8))))
+    state, report = checkpoint.state_from_optax(FREE.init(W), theirs, FREE, W)
     assert state.step_count == 7  # optax starts at 1
-    template = mx.ScheduleFree(mx.SGD(0.1), 0.1, follow="optax").init(params)
-    assert checkpoint.state_from_optax(template, theirs)[0].step_count == 8
-    assert report.restored["x.w"] == "params.w, opt_state.z.w, opt_state.b1"
+    followed = FREE.replace(follow="optax")
+    assert checkpoint.state_from_optax(followed.init(W), theirs, followed, W)[0].step_count == 8
+    assert report.restored["x.w"] == "params.w, opt_state.b1, opt_state.z.w"
     np.testing.assert_allclose(state.x["w"], 1.5)  # (1 - 0.5 * 0.5) / 0.5
     assert report.unused == ()
 
@@ -226,25 +231,25 @@ def test_the_report_says_where_everything_is_from():
     (mx.ScaleByAdam(), optax.scale_by_adam(), None),
 ], ids=["AMSGrad", "ACProp", "Adam"])  # fmt: skip
 def test_a_remark_on_fields_that_hold_something_else_with_another_option(ours: Any, theirs: Any, field: str | None):
-    params = {"w": jnp.ones(2)}
-    state, there = ours.init(params), theirs.init(params)
-    reports = checkpoint.state_from_optax(state, there)[1], checkpoint.state_to_optax(there, state)[1]
-    for report in reports:
+    state, there = ours.init(W), theirs.init(W)
+    _, inward = checkpoint.state_from_optax(state, there, ours, W)
+    _, outward = checkpoint.state_to_optax(there, state, ours, W)
+    for report in (inward, outward):
         assert [x.split("`")[1] for x in report.remarks] == ([field] if field else [])
 
 
 def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
-    params = {"w": jnp.ones(2)}
+    params, adam = W, mx.Adam(1e-2)
     theirs: Any = TrainState.create(apply_fn=lambda: None, params=params, tx=optax.adam(1e-2))
     theirs = theirs.replace(step=4, opt_state=filled(theirs.opt_state))
-    state, report = checkpoint.state_from_optax(mx.Adam(1e-2).init(params), theirs)
+    state, report = checkpoint.state_from_optax(adam.init(params), theirs, adam, params)
     np.testing.assert_array_equal(state.inner[0].mu["w"], 3)
     assert report.unused == ()  # what is not in the state of the optimizer was not asked for
-    template = {"params": filled(params), "step": 0, "opt_state": mx.Adam(1e-2).init(params)}
-    found, report = checkpoint.state_from_optax(template, theirs)
+    template = {"params": filled(params), "step": 0, "opt_state": adam.init(params)}
+    found, report = checkpoint.state_from_optax(template, theirs, adam)
     assert (found["step"], float(found["params"]["w"][0]), len(report.unused)) == (4, 1.0, 0)
     # The learning rate of a transform in the template is no part of a checkpoint of optax.
-    ours: Any = modulax.linen.TrainState.create(apply_fn=lambda: None, params=params, tx=mx.Adam(1e-2))
+    ours: Any = modulax.linen.TrainState.create(apply_fn=lambda: None, params=params, tx=adam)
     found, report = checkpoint.state_from_optax(ours, theirs)
     assert (found.step, found.opt_state.inner[0].count) == (4, 3)
     assert all(name.startswith("tx.") for name in report.fresh)
@@ -254,17 +259,18 @@ def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
     net = Net(nnx.Rngs(0))
     optimizer = nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.Param)
     theirs = {"model": nnx.state(net), "optimizer": filled(nnx.state(optimizer))}
-    template = mx.Adam(1e-2).init(nnx.state(net, nnx.Param))
+    variables = nnx.state(net, nnx.Param)
+    template = adam.init(variables)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "nnx", theirs)
     with ocp.StandardCheckpointer() as checkpointer:
         raw = checkpointer.restore(tmp_path / "nnx")
     for source in (theirs, tmp_path / "nnx", raw):
-        state, report = checkpoint.state_from_optax(template, source)
+        state, report = checkpoint.state_from_optax(template, source, adam, variables)
         assert report.restored["inner.parts.scale_by_adam.mu.linear.kernel"].startswith("optimizer.opt_state.0.mu.")
         assert all(np.all(np.asarray(x) == 3) for x in jtu.tree_leaves(state))
     # As the state of `modulax.nnx.Optimizer`.
-    ours = modulax.nnx.Optimizer(net, mx.Adam(1e-2))
+    ours = modulax.nnx.Optimizer(net, adam)
     flat = checkpoint.state_dict({"opt_state": state})
     loaded, report = checkpoint.load_state_dict(nnx.state(ours), flat, strict=False)
     assert report.unused == ()
@@ -275,21 +281,21 @@ def test_a_train_state_and_the_state_of_an_nnx_optimizer(tmp_path: Path):
 
 def test_what_is_around_the_optimizer_may_differ():
     """A container that one side lacks is taken apart if the caller accepts what is left over."""
-    params = {"w": jnp.ones(2)}
-    injected = filled(optax.inject_hyperparams(optax.adamw)(1e-2).init(params))
+    adam = mx.AdamW(1e-2)
+    injected = filled(optax.inject_hyperparams(optax.adamw)(1e-2).init(W))
     with pytest.raises(ValueError, match=r"no place for `hyperparams\.b1`.*the state of `Injected`"):
-        checkpoint.state_from_optax(mx.AdamW(1e-2).init(params), injected)
-    state, report = checkpoint.state_from_optax(mx.AdamW(1e-2).init(params), injected, strict=False)
+        checkpoint.state_from_optax(adam.init(W), injected, adam, W)
+    state, report = checkpoint.state_from_optax(adam.init(W), injected, adam, W, strict=False)
     np.testing.assert_array_equal(state.inner[0].mu["w"], 3)
     assert "hyperparams.learning_rate" in report.unused
-    plain = filled(optax.adamw(1e-2).init(params))
-    averaged = mx.ParamEMA(mx.AdamW(1e-2), 0.9).init(params)
+    plain = filled(optax.adamw(1e-2).init(W))
+    averaged = mx.ParamEMA(adam, 0.9)
     with pytest.raises(ValueError, match=r"the optax state lacks `weight_sum`, `ema\.w`"):
-        checkpoint.state_from_optax(averaged, plain)
-    state, _ = checkpoint.state_from_optax(averaged, plain, strict=False)
+        checkpoint.state_from_optax(averaged.init(W), plain, averaged, W)
+    state, _ = checkpoint.state_from_optax(averaged.init(W), plain, averaged, W, strict=False)
     np.testing.assert_array_equal(mx.tree.get(state, "mu")["w"], 3)
-    more = mx.AdamW(1e-2).init({"w": jnp.ones(2), "v": jnp.ones(2)})
-    state, report = checkpoint.state_from_optax(more, plain, strict=False)
+    more = {"w": jnp.ones(2), "v": jnp.ones(2)}
+    state, report = checkpoint.state_from_optax(adam.init(more), plain, adam, more, strict=False)
     assert re.search(r"begin fresh together with `\S*mu.v`, `\S*nu.v`, for which `\S*count` would", *report.remarks)
     assert not any(np.any(x) for x in jax.tree.leaves(state.inner))
     assert "0.count" in report.unused or int(state.step) == 3
@@ -297,82 +303,92 @@ def test_what_is_around_the_optimizer_may_differ():
 
 def test_moments_take_the_dtype_that_they_have_here():
     """optax keeps the second moment of a bfloat16 parameter in bfloat16."""
-    params = {"w": jnp.ones(2, jnp.bfloat16)}
-    state, _ = checkpoint.state_from_optax(mx.Adam(1e-2).init(params), filled(optax.adam(1e-2).init(params)))
+    params, adam = {"w": jnp.ones(2, jnp.bfloat16)}, mx.Adam(1e-2)
+    theirs = filled(optax.adam(1e-2).init(params))
+    state, _ = checkpoint.state_from_optax(adam.init(params), theirs, adam, params)
     assert state.inner[0].nu["w"].dtype == jnp.float32
     np.testing.assert_array_equal(state.inner[0].nu["w"], 3)
 
 
 def test_modules_may_be_renamed():
-    params = {"new": jnp.ones(2)}
+    params, adam = {"new": jnp.ones(2)}, mx.Adam(0.1)
     theirs = {"params": {"old": filled(jnp.ones(2))}, "opt_state": filled(optax.adam(0.1).init({"old": jnp.ones(2)}))}
-    template = {"params": params, "opt_state": mx.Adam(0.1).init(params)}
-    found, report = checkpoint.state_from_optax(template, theirs, rename={"old": "new"})
+    template = {"params": params, "opt_state": adam.init(params)}
+    found, report = checkpoint.state_from_optax(template, theirs, adam, rename={"old": "new"})
     np.testing.assert_array_equal(found["opt_state"].inner[0].nu["new"], 3)
     assert report.restored["params.new"] == "params.old"
 
 
-W = {"w": jnp.ones(2)}
-ADAM, SGD = mx.Adam(0.1).init(W), mx.SGD(0.1, momentum=0.9).init(W)
-FREE = mx.ScheduleFree(mx.SGD(0.1), 0.1)
-TWO = {"a": {"opt_state": optax.adam(0.1).init(W)}, "b": {"opt_state": optax.adam(0.1).init(W)}}
+def inward(optimizer: Any, theirs: Any, params: Any = W) -> Any:
+    """Read a state of optax, with the initial state of an optimizer as the template."""
+    return checkpoint.state_from_optax(optimizer.init(params), theirs.init(params), optimizer, params)
+
+
+def outward(theirs: Any, optimizer: Any, state: Any = None) -> Any:
+    """Convert a state of an optimizer, by default the initial one."""
+    state = optimizer.init(W) if state is None else state
+    return checkpoint.state_to_optax(theirs.init(W), state, optimizer, W)
 
 
 @pytest.mark.parametrize(
     "call, message",
     [
         (
-            lambda: checkpoint.state_from_optax(SGD, optax.adam(0.1).init(W)),
+            lambda: inward(mx.SGD(0.1, momentum=0.9), optax.adam(0.1)),
             r"lacks `inner\.parts\.trace\.trace\.w`; the template has no place for `0\.mu\.w`, `0\.nu\.w`",
         ),
         (
-            lambda: checkpoint.state_from_optax(ADAM, optax.chain(optax.ema(0.9), optax.adam(0.1)).init(W)),
+            lambda: inward(ADAM, optax.chain(optax.ema(0.9), optax.adam(0.1))),
             r"do not agree: the template has no place for `0\.ema\.w`\.",
         ),
         (
-            lambda: checkpoint.state_from_optax(ADAM, optax.adam(0.1).init({"w": jnp.ones(3)})),
+            lambda: checkpoint.state_from_optax(ADAM.init(W), optax.adam(0.1).init({"w": jnp.ones(3)}), ADAM, W),
             r"`0\.mu\.w` has shape \(3,\) in the checkpoint, but .*template has \(2,\)",
         ),
         (
-            lambda: checkpoint.state_from_optax(FREE.init(W), optax.contrib.schedule_free(optax.sgd(1), 1).init(W)),
+            lambda: inward(FREE, optax.contrib.schedule_free(optax.sgd(1), 1)),
             r"lacks `x\.w`.*pass trees with both, `{\"params\": params, \"opt_state\": state}`",
         ),
         (
-            lambda: checkpoint.state_from_optax(
-                jax.eval_shape(FREE.init, W), optax.contrib.schedule_free(optax.sgd(1), 1).init(W)
-            ),
-            r"`step_count` of the template has no value",
+            lambda: checkpoint.state_to_optax(PAIRED.init(optax.LookaheadParams(W, W)), SLOW.init(W), SLOW, W),
+            r"no field for `slow\.w` of.*pass trees with both, `{\"params\": params, \"opt_state\": state}`",
         ),
         (
-            lambda: checkpoint.state_from_optax(
-                mx.tree.set(FREE.init(W), step_count=jnp.asarray(7)),
-                optax.contrib.schedule_free(optax.sgd(1), 1).init(W),
-            ),
-            r"`step_count` of the template is 7",
-        ),
-        (
-            lambda: checkpoint.state_from_optax(
-                mx.Chain(mx.Trace(0.9), mx.Ema(0.9)).init(W),
-                optax.named_chain(("b", optax.trace(0.9)), ("a", optax.ema(0.9))).init(W),
+            lambda: inward(
+                mx.Chain(mx.Trace(0.9), mx.Ema(0.9)), optax.named_chain(("b", optax.trace(0.9)), ("a", optax.ema(0.9)))
             ),
             r"has the parts `b`, `a`\..*`Chain\(b=\.\.\., a=\.\.\.\)`",
         ),
-        (lambda: checkpoint.state_from_optax(ADAM, TWO), "several states of optax, `a.opt_state`, `b.opt_state`"),
-        (lambda: checkpoint.state_from_optax(W, optax.adam(0.1).init(W)), "the template has no state of modulax"),
-        (lambda: checkpoint.state_to_optax(ADAM, optax.adam(0.1).init(W)), "the source has no state of modulax"),
         (
-            lambda: checkpoint.state_to_optax(optax.adam(0.1).init(W), mx.ParamEMA(mx.Adam(0.1), 0.9).init(W)),
-            r"the optax state has no field for `weight_sum`, `ema\.w`",
+            lambda: checkpoint.state_from_optax(ADAM.init(W), TWO, ADAM, W),
+            "several states of optax, `a.opt_state`, `b.opt_state`",
         ),
         (
-            lambda: checkpoint.state_to_optax(optax.adam(0.1).init(W), mx.SGD(0.1).init(W)),
-            r"the modulax state has nothing for `0\.mu\.w`, `0\.nu\.w`",
+            lambda: checkpoint.state_from_optax(W, optax.adam(0.1).init(W), ADAM, W),
+            "the template has no state of modulax",
         ),
         (
-            lambda: checkpoint.state_to_optax(
-                optax.scale_by_lbfgs().init(W), mx.tree.set(mx.ScaleByLBFGS().init(W), skipped=jnp.asarray(1))
-            ),
-            "the optax state has no field for `skipped`",
+            lambda: checkpoint.state_to_optax(ADAM.init(W), optax.adam(0.1).init(W), ADAM, W),
+            "the source has no state of modulax",
+        ),
+        (lambda: outward(optax.adam(0.1), mx.ParamEMA(ADAM, 0.9)), r"no field for `weight_sum`, `ema\.w`"),
+        (lambda: outward(optax.adam(0.1), mx.SGD(0.1)), r"the modulax state has nothing for `0\.mu\.w`, `0\.nu\.w`"),
+        (
+            lambda: outward(optax.adam(0.1), mx.SGD(0.1), mx.Trace(0.9).init(W)),
+            r"not one of this `SGD` with these parameters: only one of the two has `step`, `trace\.w`",
+        ),
+        (lambda: outward(optax.sgd(rate), mx.Trace(0.9)), r"no field for `trace\.w`"),
+        (
+            lambda: checkpoint.state_from_optax(ADAM.init(W), optax.adam(0.1).init(W)),
+            r"Write `checkpoint.state_from_optax\(template, source, optimizer, params\)`",
+        ),
+        (
+            lambda: checkpoint.state_from_optax(named((W, ADAM.init(W))), optax.adam(0.1).init(W)),
+            r"Write `checkpoint.state_from_optax\(template, source, optimizer\)`",
+        ),
+        (
+            lambda: checkpoint.state_to_optax(optax.adam(0.1).init(W), ADAM.init(W), ADAM),
+            r"Write `checkpoint.state_to_optax\(template, source, optimizer, params\)`",
         ),
     ],
 )
@@ -381,11 +397,24 @@ def test_states_that_do_not_correspond(call: Any, message: str):
         call()
 
 
+def test_pairs_that_lbfgs_skipped_are_not_among_those_of_optax():
+    optimizer = mx.ScaleByLBFGS()
+    state = mx.tree.set(optimizer.init(W), count=jnp.asarray(5), skipped=jnp.asarray(2))
+    found, _ = outward(optax.scale_by_lbfgs(), optimizer, state)
+    assert found.count == 3
+
+
 def test_several_optimizers_are_found_by_their_keys():
-    template = {key: {"opt_state": ADAM} for key in "ab"}
-    source = {"a": {"opt_state": filled(TWO["a"]["opt_state"])}, "b": TWO["b"]}
-    found, _ = checkpoint.state_from_optax(template, source)
-    assert [float(found[key]["opt_state"].inner[0].mu["w"][0]) for key in "ab"] == [3, 0]
+    optimizers = {"a": ADAM, "b": mx.SGD(0.1, momentum=0.9)}
+    params = {"a": W, "b": {"v": jnp.ones(3)}}
+    template = {key: {"params": params[key], "opt_state": optimizers[key].init(params[key])} for key in "ab"}
+    theirs = {"a": optax.adam(0.1).init(params["a"]), "b": optax.sgd(0.1, momentum=0.9).init(params["b"])}
+    source = {key: {"params": params[key], "opt_state": filled(theirs[key], i)} for i, key in enumerate("ab", 3)}
+    found, _ = checkpoint.state_from_optax(template, source, optimizers)
+    assert float(found["a"]["opt_state"].inner[0].mu["w"][0]) == 3
+    assert float(found["b"]["opt_state"].inner["trace"].trace["v"][0]) == 4
+    with pytest.raises(ValueError, match="needs the optimizer"):
+        checkpoint.state_from_optax(template, source, {"c": ADAM, "d": ADAM})
 
 
 # Parts whose states have fields of the same names, as functions of a decay rate, for optax and for modulax.

@@ -196,28 +196,29 @@ def test_moments_of_torch_and_optax_are_quantized(bits: Any):
     theirs = {i: {"step": 4, "exp_avg": x, "exp_avg_sq": x} for i, x in enumerate(moments[0].mu.values())}
     for found, report in (
         checkpoint.state_from_torch(optimizer.init(params), {"state": theirs}, {"b": 0, "w": 1}),
-        checkpoint.state_from_optax(optimizer.init(params), moments),
+        checkpoint.state_from_optax(optimizer.init(params), moments, optimizer, params),
     ):
         assert not [name for name in report.fresh if name != "rng_key"]
         assert any(name.endswith("mu.w.codes") for name in report.restored)
         chex.assert_trees_all_equal_structs(found, optimizer.init(params))
-        back, _ = checkpoint.state_to_optax(optax.adamw(1e-2).init(params), found)
+        back, _ = checkpoint.state_to_optax(optax.adamw(1e-2).init(params), found, optimizer, params)
         chex.assert_trees_all_close(back, moments)
 
 
 def test_stacks_in_fewer_bits_stay_fresh_and_are_named():
     params = {"v": jnp.ones((4, 2), jnp.float32), "w": jnp.ones((4, 2), jnp.float32)}
-    state = mx.LowBit(mx.Stacked(mx.AdamW(1e-2)), min_size=8).init(params)
+    optimizer = mx.LowBit(mx.Stacked(mx.AdamW(1e-2)), min_size=8)
+    state = optimizer.init(params)
     theirs = {i: {"step": 4, "exp_avg": np.ones((4, 2)), "exp_avg_sq": np.ones((4, 2))} for i in range(2)}
     moments = optax.adamw(1e-2).init(params)
     for _, report in (
         checkpoint.state_from_torch(state, {"state": theirs}, {"v": 0, "w": 1}),
-        checkpoint.state_from_optax(state, moments, strict=False),
+        checkpoint.state_from_optax(state, moments, optimizer, params, strict=False),
     ):
         assert any(name.endswith("mu.v.codes") for name in report.fresh)
         assert any(name.endswith("mu.v") for name in report.unused)
     with pytest.raises(ValueError, match=r"the optax state lacks \S*mu\.v\.codes"):
-        checkpoint.state_from_optax(state, moments)
+        checkpoint.state_from_optax(state, moments, optimizer, params)
 
 
 class Layers(eqx.Module):

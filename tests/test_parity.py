@@ -108,21 +108,22 @@ WITHOUT_COUNTERPART = {
 }
 
 
-def assert_states_convert(ours: Any, theirs: Any, rtol: float, name: str) -> None:
+def assert_states_convert(ours: Any, theirs: Any, rtol: float, instance: Instance) -> None:
     """The states after the same steps are converted into each other."""
     (params, our_state, our_start), (_, their_state, their_start) = ours, theirs
     ours = {"params": params, "opt_state": our_state}
     theirs = {"params": params, "opt_state": their_state}
-    if name == "Lookahead":
+    if instance.name == "Lookahead":
         their_start = their_start[1]
         theirs = {"params": optax.LookaheadParams(params, their_state[0]), "opt_state": their_state[1]}
     template = {"params": params, "opt_state": our_start}
-    found, report = checkpoint.state_from_optax(template, theirs)
+    optimizer = instance.make()
+    found, report = checkpoint.state_from_optax(template, theirs, optimizer)
     # optax has no counter where nothing needs one, and in one case only whether it is 0.
     but = {*report.fresh, *(x for x, source in report.restored.items() if source.endswith("is_initial_step"))}
     assert {split(x)[-1] for x in but} <= {"count", "norm", "skipped", "step"}
     leaves_close(found, ours, rtol, {split(x) for x in but})
-    found, report = checkpoint.state_to_optax(theirs | {"opt_state": their_start}, ours)
+    found, report = checkpoint.state_to_optax(theirs | {"opt_state": their_start}, ours, optimizer)
     leaves_close(found, theirs, rtol, {split(x) for x in report.fresh})
 
 
@@ -162,7 +163,7 @@ def test_equals_optax(instance: Instance):
     assert_close(ours, theirs, rtol)
     if instance.name not in WITHOUT_COUNTERPART:
         # At the minimum, where line searches lead, a memory holds differences of nearly equal gradients.
-        assert_states_convert(our_end, their_end, max(100 * rtol, 1e-5 if instance.updates else 1e-9), instance.name)
+        assert_states_convert(our_end, their_end, max(100 * rtol, 1e-5 if instance.updates else 1e-9), instance)
 
 
 @pytest.mark.parametrize("instance", _with_twin(SCHEDULES))

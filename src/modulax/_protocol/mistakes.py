@@ -54,7 +54,7 @@ def wrong_state(
         return message
     return (
         f"{message} To continue from a state of optax, write "
-        f"`state, _ = modulax.checkpoint.state_from_optax(optimizer.init(params), state)`."
+        f"`state, _ = modulax.checkpoint.state_from_optax(optimizer.init(params), state, optimizer, params)`."
     )
 
 

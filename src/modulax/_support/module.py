@@ -146,7 +146,7 @@ class AbstractState(AbstractModule):
         """Raise an error for a state where one of optax is needed, which is a tuple."""
         raise TypeError(
             f"`{type(self).__name__}` is a state of modulax, and has no length. For a transformation of optax, "
-            f"convert it: `modulax.checkpoint.state_to_optax(transformation.init(params), state)`."
+            f"convert it: `modulax.checkpoint.state_to_optax(transformation.init(params), state, optimizer, params)`."
         )
 
     def __bool__(self) -> bool:

@@ -1,58 +1,64 @@
 """Continue a training of optax with modulax, and the other way round.
 
-`_optax_pairs.py` pairs the arrays on both sides. Here the source is opened, the state in it is located, the arrays are
-read and put into the template, and everything that is left over is reported.
+`compat` converts a state of optax to ours and back, given the optimizer and the parameters. Here the source is opened,
+the state in it is located and paired with the form that it has in `compat`, the arrays are read and converted, and
+everything that is left over is reported.
 """
 
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import PyTree
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import listing
-from .._support.module import AbstractState
-from ..tree._paths import Names, join, key_names, named_leaves, split
+from ..tree._paths import Names, join, named_leaves, split
 from ..tree._quantized import dequantize
 from ..tree._stacks import unstack
-from ..tree._state import states_with_names
+from ..tree._state import outermost, states_with_names
 from ._convert import check, fill_by_name
 from ._low_bit import Side, widened
 from ._names import Report, Template, named
 from ._nesting import Nesting
-from ._optax_pairs import Plan, Value, pair
 from ._renaming import Rename, renamed
 from ._store import opened, unescaped
-from ._stored import as_stored, plain
+from ._stored import as_stored, cast, plain
 from ._whole_states import in_part
 
-_Fetch = Callable[[dict[Names, Any]], Mapping[Names, Any]]
+_Arrays = Mapping[Names, Any]
+_Fetch = Callable[[dict[Names, Any]], _Arrays]
 """Reads arrays by name, each like the given leaf."""
 
 
-def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, strict: bool = True) -> Any:
+def state_from_optax(
+    template: PyTree,
+    source: Any,
+    optimizer: PyTree = None,
+    params: PyTree = None,
+    *,
+    rename: Rename = None,
+    strict: bool = True,
+) -> Any:
     """Read a checkpoint of optax into modulax, to continue training.
 
         template = {"params": params, "opt_state": optimizer.init(params)}
-        tree, report = checkpoint.state_from_optax(template, "runs/17/checkpoint")
+        tree, report = checkpoint.state_from_optax(template, "runs/17/checkpoint", optimizer)
 
     The source is a folder that orbax wrote, the result of restoring it with orbax without a target, an optax state, or
     any tree with one in it, such as Flax's `TrainState` and `nnx.state(optimizer)`. The template is a modulax state, or
     a tree with modulax states and anything else to read. The optax state is looked up under the same name as the state
     in the template, or else under `opt_state`.
 
-    The states of a chain are matched in its order, those of groups and of `named_chain` by name, and their fields by
-    optax's names: `mu` and `nu`, `trace`, `acc_grads` and so on. Floats are cast to the dtypes of the template. The
-    step count that an optimizer keeps for its schedules is taken from optax's. `Lookahead` and `ScheduleFree` need the
-    parameters too, since optax keeps the slow parameters among them and computes the average from them.
+    The optimizer and the parameters say which form the state has in optax. The states of a chain are matched in its
+    order, those of groups and of `named_chain` by name. optax may have them in other chains and masks, and with other
+    schedules. Floats are cast to the dtypes of the template. The step count that an optimizer keeps for its schedules
+    is taken from optax's. `Lookahead` and `ScheduleFree` need the parameters in the source too, since optax keeps the
+    slow parameters among them and computes the average from them.
 
     Some fields hold a different quantity with `follow="optax"`, such as the maximum in `AMSGrad`. Give the optimizer
     this option if a remark in the report names such a field.
@@ -62,6 +68,10 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
     Args:
         template: a tree with states of modulax, or one state, `optimizer.init(params)`.
         source: the checkpoint, as described above.
+        optimizer: the optimizer whose state is in the template; of several ones, a tree with the keys of the template.
+            By default the one in the template, such as `tx` of a `TrainState`.
+        params: the parameters, or their shapes and dtypes; by default those under `params` beside the state in the
+            template.
         rename: renamed modules, see `restore`.
         strict: whether to raise an error for arrays without counterpart. Otherwise they are only listed in the report.
             Counters are never an error, nor are hyperparameters of transforms in the template, nor numbers that optax
@@ -72,45 +82,43 @@ def state_from_optax(template: PyTree, source: Any, *, rename: Rename = None, st
         The filled template, and a `Report` of where each array came from.
 
     Raises:
-        ValueError: if the source has no optax state that corresponds, an array has another shape, or arrays are left
-            over (unless `strict=False`).
+        ValueError: if the optimizer or the parameters are missing, the source has no optax state that corresponds, an
+            array has another shape, or arrays are left over (unless `strict=False`).
         ImportError: if the source is a folder and orbax is not installed.
         FileNotFoundError: if there is no checkpoint at the path.
     """
+    from ._optax_plan import Plan, places_of
+
     owner = "state_from_optax"
     form = unstack(widened(template))
-    states, ours = _outermost(form, AbstractState), Side.beside_wide(_arrays(template), named(form))
-    own = ours.arrays
-    if not states:
-        raise ValueError(
-            f"`{owner}`: the template has no state of modulax. Pass `optimizer.init(params)`, or a tree with it."
-        )
+    ours = Side.beside_wide(_arrays(template), named(form))
+    own, places = ours.arrays, places_of(owner, "template", form, optimizer, params)
     with _opened(source, own, rename) as (theirs, before, fetch):
-        plan, considered = Plan(own, theirs, to_ours=True), dict[Names, Any]()
+        plan, considered = Plan(), dict[Names, Any]()
         plan.without[0].update(ours.phases, _hyperparameters(form))
-        for where, state in states:
-            there = _location(owner, where, theirs)
-            pair(plan, state, where, there)
+        for place in places:
+            there = _location(owner, place.where, theirs)
+            plan.add_from_optax(place, there, theirs)
             considered |= {name: x for name, x in theirs.items() if name[: len(there)] == there}
-        if states[0][0] or len(states) > 1:  # a tree with a state in it, which may hold parameters too
+        if places[0].where or len(places) > 1:  # a tree with a state in it, which may hold parameters too
             considered = theirs
-            _plan_others(plan.values, states, own, theirs)
-        left_out, said = (set[Names](), []) if strict else in_part(Nesting(form, set(), own, ()), own, plan.values)
-        # No stacks in fewer bits.
-        plan.values = {name: x for name, x in plan.values.items() if name in own and name not in left_out}
+            plan.add_others(places, own, theirs)
+        sources = {name: x for name, x in plan.sources.items() if name in own}  # no stacks in fewer bits
+        left_out, said = (set[Names](), []) if strict else in_part(Nesting(form, set(), own, ()), own, sources)
+        plan.sources = {name: x for name, x in sources.items() if name not in left_out}
         shown = {x: before[x] for x in considered}
-        report, lacking, left = _report(plan.values, plan.without, own, shown, before, ours.parts)
+        report, lacking, left = _report(plan, own, shown, before, ours.parts)
         if strict and (lacking or left):
             raise ValueError(_disagreement(owner, lacking, left))
         lent = not isinstance(source, (str, os.PathLike))
-        report = dataclasses.replace(report, remarks=(*said, *_remarks_on_forms(form, plan.values)))
-        return _filled(template, own, plan.values, theirs, fetch, lent, before, rename), report
+        report = dataclasses.replace(report, remarks=(*said, *_remarks_on_forms(form, plan.sources)))
+        return _filled(template, own, plan, theirs, fetch, lent, before, rename), report
 
 
-def state_to_optax(template: PyTree, source: PyTree) -> Any:
+def state_to_optax(template: PyTree, source: PyTree, optimizer: PyTree = None, params: PyTree = None) -> Any:
     """Convert a state of modulax to one of optax, to continue training there.
 
-        opt_state, report = checkpoint.state_to_optax(tx.init(params), state)
+        opt_state, report = checkpoint.state_to_optax(tx.init(params), state, optimizer, params)
 
     It is the inverse of `state_from_optax`. Restore a checkpoint of modulax first (`restore`). Where optax keeps a part
     of the state among the parameters, as the slow parameters of `lookahead`, pass trees with both:
@@ -119,30 +127,29 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
     Args:
         template: the initial state of the optax transformation, `tx.init(params)`, or a tree with it.
         source: the state of the corresponding modulax optimizer, or a tree with it.
+        optimizer: the modulax optimizer; by default the one in the source, see `state_from_optax`.
+        params: the parameters; by default those under `params` beside the state in the source.
 
     Returns:
         The filled template, and a `Report`. Constants in the optax state, such as hyperparameters, are those of the
         template, and are listed as fresh.
 
     Raises:
-        ValueError: if one of the states has a field without counterpart in the other, or an array has another shape.
+        ValueError: if the optimizer or the parameters are missing, one of the states has a field without counterpart
+            in the other, or an array has another shape.
     """
+    from ._optax_plan import Plan, places_of
+
     owner = "state_to_optax"
     form = unstack(dequantize(source))
     own, found = _arrays(template), {name: plain(x) for name, x in named(form).items()}
-    states = _outermost(form, AbstractState)
-    if not states:
-        raise ValueError(
-            f"`{owner}`: the source has no state of modulax. The template, `tx.init(params)`, is the first argument, "
-            f"and the state the second."
-        )
-    plan = Plan(found, own, to_ours=False)
-    plan.without[0].update(Side.beside_wide(_arrays(source), found).phases, _hyperparameters(form))
-    for where, state in states:
-        pair(plan, state, where, _location(owner, where, own))
-    _plan_others(plan.values, states, own, found)
+    plan, places = Plan(), places_of(owner, "source", form, optimizer, params)
+    plan.without[1].update(Side.beside_wide(_arrays(source), found).phases, _hyperparameters(form))
+    for place in places:
+        plan.add_to_optax(place, _location(owner, place.where, own), own)
+    plan.add_others(places, own, found)
     shown = {name: join(name) for name in found}
-    report, lacking, lost = _report(plan.values, plan.without[::-1], own, shown, shown)
+    report, lacking, lost = _report(plan, own, shown, shown)
     if lost or lacking:
         what = f"optax state has no field for {listing(lost)} of the modulax" if lost else ""
         what = what or f"modulax state has nothing for {listing(lacking)} of the optax"
@@ -150,19 +157,13 @@ def state_to_optax(template: PyTree, source: PyTree) -> Any:
             f"`{owner}`: the {what} state. Pass `tx.init(params)` of the transformation that corresponds to the "
             f"optimizer.{_hint(lost)}"
         )
-    sources = [source for value in plan.values.values() for source in value.sources]
-    report = dataclasses.replace(report, remarks=tuple(_remarks_on_forms(form, sources)))
-    return _filled(template, own, plan.values, found, lambda wanted: {x: found[x] for x in wanted}, True), report
+    converted = [name for names in plan.sources.values() for name in names]
+    report = dataclasses.replace(report, remarks=tuple(_remarks_on_forms(form, converted)))
+    return _filled(template, own, plan, found, lambda wanted: {x: found[x] for x in wanted}, True), report
 
 
 def _arrays(tree: PyTree) -> dict[Names, Any]:
     return named(unstack(tree))
-
-
-def _outermost(tree: PyTree, kind: type) -> list[tuple[Names, Any]]:
-    """The outermost nodes of a class in a tree, with their locations."""
-    found = jtu.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, kind))
-    return [(key_names(path), x) for path, x in found if isinstance(x, kind)]
 
 
 def _remarks_on_forms(form: PyTree, converted: Collection[Names]) -> list[str]:
@@ -177,7 +178,7 @@ def _remarks_on_forms(form: PyTree, converted: Collection[Names]) -> list[str]:
 
 def _hyperparameters(tree: PyTree) -> list[Names]:
     """The names in the transforms of a tree, such as a `TrainState`: those of optax are functions without leaves."""
-    return [where + names for where, x in _outermost(tree, AbstractTransform) for names, _ in named_leaves(x)]
+    return [where + names for where, x in outermost(tree, AbstractTransform) for names, _ in named_leaves(x)]
 
 
 @contextlib.contextmanager
@@ -219,11 +220,11 @@ def _location(owner: str, where: Names, names: Iterable[Names]) -> Names:
     prefixes = dict.fromkeys(name[:stop] for name in names for stop in range(1, len(name)))
     if where and (near := [x for x in (where, (*where[:-1], "opt_state")) if x in prefixes]):
         return near[0]
-    outermost = _optimizer_states(prefixes)
-    if len(outermost) <= 1:
-        return [*outermost, where][0]
+    places = _optimizer_states(prefixes)
+    if len(places) <= 1:
+        return [*places, where][0]
     raise ValueError(
-        f"`{owner}` found several states of optax, {listing([join(x) for x in outermost])}. Pass one of them, or a "
+        f"`{owner}` found several states of optax, {listing([join(x) for x in places])}. Pass one of them, or a "
         f"tree in which the states have the same keys on both sides."
     )
 
@@ -234,21 +235,8 @@ def _optimizer_states(prefixes: Iterable[Names]) -> list[Names]:
     return [x for x in found if not any(x != y and x[: len(y)] == y for y in found)]
 
 
-def _plan_others(
-    values: dict[Names, Value],
-    states: list[tuple[Names, Any]],
-    own: Mapping[Names, Any],
-    found: Mapping[Names, Any],
-) -> None:
-    """Plan what everything that is not in a state is filled from: what has the same name."""
-    for name in own:
-        if name in found and not any(name[: len(where)] == where for where, _ in states):
-            values.setdefault(name, Value((name,), lambda x: x))
-
-
 def _report(
-    values: Mapping[Names, Value],
-    without: Sequence[set[Names]],
+    plan: Any,
     own: Iterable[Names],
     found: Mapping[Names, str],
     shown: Mapping[Names, str],
@@ -257,34 +245,38 @@ def _report(
     """List what is filled from where, and what is left over on both sides: all of it, and what lacks a counterpart.
 
     Args:
-        values: what the template is filled from.
-        without: the names of the template and of the source that need no counterpart.
+        plan: what the template is made from.
         own: the names in the template.
         found: the names in the source that may be left over, as they are shown.
         shown: all names in the source, as they are shown.
         parts: under which names an array of the template is stored.
     """
-    sources = {x: ", ".join(shown[y] for y in values[x].sources) for x in own if x in values}
+    sources = {x: ", ".join(shown[y] for y in plan.sources[x]) for x in own if x in plan.sources}
     restored = {join(part): source for x, source in sources.items() for part in parts(x)}
-    fresh = {x: join(x) for x in own if x not in values}
-    taken = {source for value in values.values() for source in value.sources}
+    fresh = {x: join(x) for x in own if x not in plan.sources}
+    taken = {source for names in plan.sources.values() for source in names}
     unused = {x: name for x, name in found.items() if x not in taken}
-    lacking, left = ([a[x] for x in a if x not in b] for a, b in zip((fresh, unused), without, strict=True))
+    lacking, left = map(_without, (fresh, unused), plan.without)
     initial = tuple(join(part) for x in fresh for part in parts(x))
     return Report(restored, initial, tuple(unused.values())), lacking, left
 
 
+def _without(shown: Mapping[Names, str], free: Collection[Names]) -> list[str]:
+    """What is shown of the names that need a counterpart."""
+    return [x for name, x in shown.items() if name not in free]
+
+
 def _filled(
     template: PyTree,
-    own: Mapping[Names, Any],
-    values: Mapping[Names, Value],
-    found: Mapping[Names, Any],
+    own: _Arrays,
+    plan: Any,
+    found: _Arrays,
     fetch: _Fetch,
     lent: bool,
     old_names: Mapping[Names, str] = MappingProxyType({}),
     rename: Rename = None,
 ) -> PyTree:
-    """Read what the leaves are filled from, in their dtypes and on their devices; `lent` is as in `fill`.
+    """Read what the leaves are made from, in their dtypes and on their devices; `lent` is as in `fill`.
 
     `old_names` has the names in a source of which some may be left out, and `rename` the rules of the user for them.
 
@@ -292,43 +284,29 @@ def _filled(
         ValueError: if the shape of an array differs.
     """
     wanted, made, pairs = dict[Names, Any](), dict[Names, Any](), list[tuple[str, str, Any, Any]]()
-    for name, value in values.items():
-        specs = [jax.ShapeDtypeStruct(tuple(found[x].shape), found[x].dtype) for x in value.sources]
-        # Shapes and dtypes are checked before anything is read.
-        result = jax.eval_shape(lambda *xs, f=value.function, leaf=own[name]: _cast(f(*xs), leaf), *specs)
-        pairs.append((join(name), old_names.get(value.sources[0], join(value.sources[0])), own[name], result))
-        place = getattr(own[name], "sharding", None) if len(specs) == 1 and result.shape == specs[0].shape else None
-        wanted |= {x: spec.update(sharding=place) for x, spec in zip(value.sources, specs, strict=True)}
-        made[name] = result
+
+    def cast_spec(x: Any, leaf: Any) -> Any:
+        return jax.eval_shape(lambda x: cast(x, leaf), jax.ShapeDtypeStruct(tuple(x.shape), x.dtype))
+
+    for name, sources in plan.sources.items():
+        result, given = plan.specs[name]
+        shown = [old_names.get(source, join(source)) for source in sources]
+        casts = [(spec, cast_spec(found[source], spec)) for source, spec in zip(sources, given, strict=True)]
+        made[name] = cast_spec(as_stored(result), own[name])
+        casts.append((own[name], made[name]))
+        pairs += [(join(name), source, *x) for source, x in zip([*shown, shown[0]], casts, strict=True)]
+        is_alike = len(sources) == 1 and made[name].shape == tuple(found[sources[0]].shape)
+        place = getattr(own[name], "sharding", None) if is_alike else None
+        wanted |= {x: jax.ShapeDtypeStruct(tuple(found[x].shape), found[x].dtype, sharding=place) for x in sources}
+    # Shapes and dtypes are checked before anything is read.
     check(pairs, list(old_names.values()), rename)
     arrays = fetch(wanted)
 
     def computed(leaves: dict[Names, Any]) -> dict[Names, Any]:
-        found = {name: (own[name], values[name]) for name in leaves}
-        return {name: _cast(f(*map(arrays.__getitem__, xs)), leaf) for name, (leaf, (xs, f)) in found.items()}
+        values = {name: x for run in plan.runs for name, x in run(arrays).items()}
+        return {name: cast(values[name], own[name]) for name in leaves}
 
     return fill_by_name(Template(template), made, computed, lent=lent)
-
-
-def _cast(x: Any, leaf: Any) -> Any:
-    """Cast an array to the dtype of a leaf, if it is of the same kind.
-
-    optax stores some scalars as arrays of one element, and some counts as floats.
-    """
-    wanted = as_stored(leaf)
-    if np.size(x) == wanted.size == 1:
-        x = jnp.reshape(x, wanted.shape)
-    fits = _kind(x.dtype, x.shape) == _kind(wanted.dtype, x.shape) and x.dtype != wanted.dtype
-    return jnp.asarray(x).astype(wanted.dtype) if fits else x
-
-
-def _kind(dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Complex, floating or integer, of which the last two are one for scalars; any other dtype is its own kind."""
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return jnp.complexfloating
-    if jnp.issubdtype(dtype, jnp.floating) or (jnp.issubdtype(dtype, jnp.integer) and not shape):
-        return jnp.floating
-    return jnp.integer if jnp.issubdtype(dtype, jnp.integer) else dtype
 
 
 def _hint(names: Iterable[str]) -> str:

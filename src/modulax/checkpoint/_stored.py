@@ -75,6 +75,19 @@ def as_number_for(value: Any, leaf: Any) -> Any:
     return cast
 
 
+def cast(x: Any, leaf: Any) -> Any:
+    """Cast an array to the dtype of a leaf, if it is of the same kind.
+
+    optax stores some scalars as arrays of one element, and some counts as floats.
+    """
+    wanted = as_stored(leaf)
+    if np.size(x) == wanted.size == 1:
+        x = jnp.reshape(x, wanted.shape)
+    kinds = {_kind(x.dtype), _kind(wanted.dtype)}
+    fits = len(kinds) == 1 or (not x.shape and kinds == {jnp.integer, jnp.floating})
+    return jnp.asarray(x).astype(wanted.dtype) if fits and x.dtype != wanted.dtype else x
+
+
 def nested(flat: Mapping[Names, Any]) -> dict[str, Any]:
     """Nest arrays in dicts, one level for each of their names."""
     out: dict[str, Any] = {}

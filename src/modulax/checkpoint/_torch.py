@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -59,15 +59,10 @@ def state_from_torch(
         ValueError: if `names` contains a key that torch's state doesn't have, a shape differs from the template, or
             nothing tells the layout of an array, such as a square matrix in a dict.
     """
-    theirs, moments, steps = state_dict["state"], {}, []
+    theirs = _states_by_path(state_dict, names)
     rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
-    for path, key in names.items():
-        if key not in theirs:
-            raise ValueError(
-                f"`state_from_torch`: `names` has `{key}` for `{path}`, but torch's state has {listing(theirs)}."
-            )
-        moments[path] = _moments(theirs[key], rates.get(key))
-        steps += [int(theirs[key]["step"])] if "step" in theirs[key] else []
+    moments = {path: _moments(x, rates.get(names[path])) for path, x in theirs.items()}
+    steps = [int(x["step"]) for x in theirs.values() if "step" in x]
     form = unstack(widened(template))
     wanted, flat = stored(form), {}
     places = [place for place in _places(form) if place.field in moments.get(place.path, {})]
@@ -83,6 +78,26 @@ def state_from_torch(
         else:
             said = f"`{path}` has shape {shape}, and `{names[path]}` in torch has {x.shape}. Check `names`"
             raise ValueError(f"`state_from_torch`: {said}.")
+    _refuse_unclear(unclear)
+    for name in _step_counts(form, {place.state for place in places}) if steps else ():
+        # torch counts for each parameter, and one that had no gradient at first is behind.
+        flat[name] = np.asarray(max(steps), wanted[name].dtype)
+    return load_state_dict(template, flat, strict=False)
+
+
+def _states_by_path(state_dict: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """The states of torch by the paths of our parameters."""
+    theirs = state_dict["state"]
+    for path, key in names.items():
+        if key not in theirs:
+            raise ValueError(
+                f"`state_from_torch`: `names` has `{key}` for `{path}`, but torch's state has {listing(theirs)}."
+            )
+    return {path: theirs[key] for path, key in names.items()}
+
+
+def _refuse_unclear(unclear: Mapping[Any, Collection[str]]) -> None:
+    """Raise an error if there are paths of arrays whose layout nothing tells, by their shapes in torch and here."""
     for (there, shape), paths in unclear.items():
         flax = "x.T" if len(there) == 2 else "np.moveaxis(x, (0, 1), (-1, -2))"
         flax += "" if len(there) == len(shape) else f".reshape{shape}"
@@ -91,10 +106,6 @@ def state_from_torch(
             f"here. For kernels of Flax, write `convert=lambda path, x: {flax} if path in {list(paths)} else None`, "
             f"and `x` in the place of `{flax}` for weights as in torch."
         )
-    for name in _step_counts(form, {place.state for place in places}) if steps else ():
-        # torch counts for each parameter, and one that had no gradient at first is behind.
-        flat[name] = np.asarray(max(steps), wanted[name].dtype)
-    return load_state_dict(template, flat, strict=False)
 
 
 def _step_counts(form: State, filled: set[Names]) -> Iterator[str]:

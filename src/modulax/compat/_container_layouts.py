@@ -15,7 +15,7 @@ from .._containers.injected import Injected, InjectedState, with_hyperparams
 from .._containers.masked import Masked, MaskedState
 from .._containers.partition import Partition, PartitionState
 from .._containers.reshaping import Flatten, FlattenState, RealAndImaginary, SplitRealAndImaginary, is_complex_pair
-from .._containers.schedule_free import ScheduleFree
+from .._containers.schedule_free import ScheduleFree, ScheduleFreeState
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform
@@ -32,6 +32,7 @@ from ._layouts import (
     from_optax,
     lays_out,
     misfit,
+    step_count_in,
     to_optax,
 )
 from ._masks import given_for
@@ -54,7 +55,8 @@ def chain_from_optax(t: Chain, theirs: Theirs, form: Form) -> ChainState:
     found = read(form, theirs, list(t.parts))
     if found is None:
         raise misfit(t, theirs)
-    inside = form._replace(owner="")
+    count = step_count_in(theirs)
+    inside = form._replace(owner="", count=form.count if count is None else count)
     return ChainState({name: from_optax(x, found[name], inside) for name, x in t.parts.items()})
 
 
@@ -128,12 +130,23 @@ def _process(t: Any) -> AbstractTransform:
     return t.transform() if hasattr(t, "transform") else t
 
 
+def schedule_free_to_optax(t: ScheduleFree, state: ScheduleFreeState, form: Form) -> Theirs:
+    """Convert the state, with the step count from 1 on."""
+    theirs = container_to_optax(t, state, form)
+    return theirs._replace(step_count=theirs.step_count + _steps_ahead(t))
+
+
 def schedule_free_from_optax(t: ScheduleFree, theirs: Theirs, form: Form) -> Any:
     """Convert the state, with the average `x` of the parameters, which optax does not keep."""
     state = container_from_optax(t, theirs, form)
     b1 = jnp.asarray(theirs.b1)
     x = jtu.tree_map(lambda y, z: ((y - (1 - b1) * z) / b1).astype(z.dtype), form.like, state.z)
-    return dataclasses.replace(state, x=x)
+    return dataclasses.replace(state, x=x, step_count=state.step_count - _steps_ahead(t))
+
+
+def _steps_ahead(t: ScheduleFree) -> int:
+    """By how many steps the count of optax is ahead of the one here."""
+    return int(t.follow != "optax")
 
 
 def _of_pairs(form: Form) -> Form:
@@ -218,7 +231,7 @@ lays_out([NamedChain], named_chain_to_optax, named_chain_from_optax)
 lays_out([Masked], masked_to_optax, masked_from_optax)
 lays_out([Partition], partition_to_optax, partition_from_optax)
 lays_out([AddMeanVarianceToOpt, Process], process_to_optax, process_from_optax)
-lays_out([ScheduleFree], container_to_optax, schedule_free_from_optax)
+lays_out([ScheduleFree], schedule_free_to_optax, schedule_free_from_optax)
 lays_out(
     [SplitRealAndImaginary],
     lambda t, state, form: container_to_optax(t, state, _of_pairs(form)),

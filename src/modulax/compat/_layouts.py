@@ -11,7 +11,7 @@ here, and `MaskedNode()` in optax. A `Form` holds a tree like the parameters, in
 import contextlib
 import dataclasses
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +32,8 @@ from .._protocol.transform import (
 from .._support.arithmetic import no_steps
 from .._support.keys import is_typed_key
 from .._support.module import AbstractState, kind_of, with_fields
-from ._states import TWINS, EmptyState, MaskedNode, class_of, is_named, is_state
+from ..tree._stacks import AbstractStackedState
+from ._states import OTHER_COUNTS, TWINS, EmptyState, MaskedNode, class_of, is_named, is_state
 
 Theirs = Any
 """A state in the form of optax."""
@@ -56,7 +57,9 @@ class Form(NamedTuple):
         outward: function that further converts a tree here into one of optax.
         inward: its inverse.
         owner: the name of the optimizer of which a chain is made; "" for any other chain.
-        count: the step count of the optimizer, if optax keeps it in the place of the learning rate.
+        count: the step count of the optimizer, if optax keeps it in the place of the learning rate; inward, a step
+            count in the chain.
+        counts: whether step counts are kept that no schedule follows.
     """
 
     like: PyTree
@@ -66,6 +69,7 @@ class Form(NamedTuple):
     inward: Callable[[PyTree], PyTree] = _as_given
     owner: str = ""
     count: Any = None
+    counts: bool = False
 
     def out(self, tree: PyTree) -> PyTree:
         """Convert a tree here into one of optax."""
@@ -169,13 +173,15 @@ def from_optax(transform: AbstractTransform, theirs: Theirs, form: Form) -> Any:
 
     Args:
         transform: the transform.
-        theirs: the state of optax; one of ours is returned as it is.
+        theirs: the state of optax; one of ours is returned as it is, but for what is of optax inside.
         form: how trees like the parameters differ.
 
     Raises:
         ValueError: if it is not the state of this transform.
     """
-    return theirs if isinstance(theirs, AbstractState) else _layout(transform).back(transform, theirs, form)
+    back = _layout(transform).back
+    is_ours = isinstance(theirs, AbstractState) and back is not container_from_optax
+    return theirs if is_ours else back(transform, theirs, form)
 
 
 # --- Rules ----------------------------------------------------------------------------------------------------------
@@ -185,7 +191,7 @@ def rule_to_optax(t: Any, state: Any, form: Form) -> Theirs:
     """Convert the state of a rule to the NamedTuple with its fields."""
     if is_empty(state):
         return EmptyState()
-    is_counted = t is not None and (getattr(t, "bias_correction", False) or has_schedules(t))
+    is_counted = form.counts or (t is not None and (getattr(t, "bias_correction", False) or has_schedules(t)))
     cls = class_of(state, counted=is_counted) if isinstance(state, AbstractState) else None
     if cls is None:  # of a transform that optax does not have
         return state
@@ -216,12 +222,14 @@ def rule_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
         raise misfit(t, theirs)
     ours = _state_class(t) or TWINS[type(theirs).__name__].ours
     named = dict(zip(type(theirs)._fields, theirs, strict=True))
-    names = {own: name for name, own in TWINS[type(theirs).__name__].fields.items()}
+    fields = TWINS[type(theirs).__name__].fields
+    names = {own: name for name, own in reversed(fields.items())}  # the first of several
     values = {}
     for field in dataclasses.fields(ours):
         value = named.get(names.get(field.name, ""))
         if field.name == "count" and "is_initial_step" in named:
-            value = 1 - jnp.asarray(named["is_initial_step"]).astype(jnp.int32)
+            # optax only knows whether it is 0.
+            value = jnp.where(named["is_initial_step"], 0, 1 if form.count is None else form.count).astype(jnp.int32)
         elif field.name in ("count", "skipped"):  # which optax may not count, and counts with floats in MADGRAD
             value = no_steps() if value is None else as_count(value)
         values[field.name] = _back(field, value, form)
@@ -235,6 +243,29 @@ COUNTS = ("ScaleByScheduleState", "WeightDecaySchedule")
 def as_count(x: Any) -> Any:
     """Return a step count as an integer; that of MADGRAD is a float in optax."""
     return x.astype(jnp.int32) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else x
+
+
+def step_count_in(theirs: Theirs) -> Any:
+    """The step count in a state of optax: that of a schedule, or else any other; None if there is none."""
+    nodes = [x for x in _rules_in(theirs) if not is_named(x, *OTHER_COUNTS)]
+    schedules = [x.count for x in nodes if is_named(x, *COUNTS)]
+    counts = [getattr(x, name) for x in nodes for name in ("count", "t") if name in getattr(x, "_fields", ())]
+    found = next(iter([*schedules, *counts]), None)
+    return None if found is None else as_count(found)
+
+
+def _rules_in(theirs: Theirs) -> Iterator[Theirs]:
+    """The states in one that take every step with it."""
+    if type(theirs) in (tuple, list):
+        for x in theirs:
+            yield from _rules_in(x)
+    elif is_named(theirs, "PartitionState"):
+        for x in theirs.inner_states.values():
+            yield from _rules_in(x.inner_state)
+    elif is_named(theirs, "ScheduleFreeState"):
+        yield from _rules_in(theirs.base_optimizer_state)
+    else:
+        yield theirs
 
 
 def has_no_state(theirs: Theirs) -> bool:
@@ -318,21 +349,26 @@ def _state_class(t: Any) -> type | None:
 
 
 def container_to_optax(t: Any, state: Any, form: Form) -> Theirs:
-    """Convert the state of a container to the NamedTuple with the states of its parts."""
+    """Convert the state of a container to the NamedTuple with the states of its parts, or these parts alone."""
+    if isinstance(state, AbstractStackedState) and state.together():
+        return state  # its trees are not like the parameters
     parts = {field.metadata["part"]: getattr(t, field.name) for field in part_fields(t)}
     parts = {name: x for name, x in parts.items() if isinstance(name, str) and x is not None and hasattr(state, name)}
     theirs = rule_to_optax(t, with_fields(state, **dict.fromkeys(parts, OurEmptyState())), form)
-    if not is_state(theirs):
-        return state
+    converted = {own: to_optax(x, getattr(state, own), form) for own, x in parts.items()}
+    if not is_state(theirs):  # of a container that optax does not have
+        return with_fields(state, **converted)
     names = {own: name for name, own in TWINS[type(theirs).__name__].fields.items()}
-    return theirs._replace(**{names[own]: to_optax(x, getattr(state, own), form) for own, x in parts.items()})
+    return theirs._replace(**{names[own]: x for own, x in converted.items()})
 
 
 def container_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
     """Convert the NamedTuple of a container to its state."""
-    if not is_state(theirs):
+    if not is_state(theirs) and not isinstance(theirs, AbstractState):
         raise misfit(t, theirs)
     parts = _parts(t, theirs)
+    if isinstance(theirs, AbstractState):
+        return with_fields(theirs, **{own: from_optax(x, getattr(theirs, own), form) for _, own, x in parts})
     state = rule_from_optax(t, theirs._replace(**{name: EmptyState() for name, _, _ in parts}), form)
     return with_fields(state, **{own: from_optax(x, getattr(theirs, name), form) for name, own, x in parts})
 
@@ -340,7 +376,8 @@ def container_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
 def _parts(t: Any, theirs: Theirs) -> list[tuple[str, str, AbstractTransform]]:
     """The parts of a container, with the fields of their states in optax and here."""
     found = {field.metadata["part"]: getattr(t, field.name) for field in part_fields(t)}
-    fields = TWINS[type(theirs).__name__].fields
+    is_ours = isinstance(theirs, AbstractState)
+    fields = {name: name for name in vars(theirs)} if is_ours else TWINS[type(theirs).__name__].fields
     return [(name, own, found[own]) for name, own in fields.items() if found.get(own) is not None]
 
 

@@ -4,15 +4,16 @@ Their step count is in the place of the state of a scheduled learning rate, wher
 follow any count in the state, since all count the same steps; if there is none, `ScheduleStates` is added at the end.
 """
 
-from collections.abc import Iterator
 from typing import Any
+
+import jax
 
 from .._protocol.optimizer import AbstractOptimizer, OptimizerState
 from .._protocol.schedule import is_schedule
 from .._protocol.schedule_values import schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import no_steps
-from ._layouts import COUNTS, Form, Theirs, as_count, from_optax, has_schedules, lays_out, to_optax
+from ._layouts import Form, Theirs, from_optax, has_schedules, lays_out, step_count_in, to_optax
 from ._slots import WITHOUT_RATE
 from ._states import ScheduleStates, is_named
 
@@ -21,7 +22,7 @@ def optimizer_to_optax(t: AbstractOptimizer, state: OptimizerState, form: Form) 
     """Convert the state of what an optimizer is made of, and put the step count into it."""
     count = state.step if _has_scheduled_rate(t) else form.count
     theirs = to_optax(_transform(t), state.inner, form._replace(owner=_owner(t), count=count))
-    if not _counts(t) or (state.schedule_states is None and _count_in(theirs) is not None):
+    if not (form.counts or _counts(t)) or (state.schedule_states is None and step_count_in(theirs) is not None):
         return theirs
     extra = ScheduleStates(state.step, state.schedule_states)
     return (*theirs, extra) if type(theirs) is tuple else (theirs, extra)
@@ -34,7 +35,7 @@ def optimizer_from_optax(t: AbstractOptimizer, theirs: Theirs, form: Form) -> An
         *rest, (step, states) = theirs
         is_whole = len(rest) == 1 and not _is_chain(t, form)
         theirs = rest[0] if is_whole else tuple(rest)
-    elif _counts(t) and (found := _count_in(theirs)) is not None:
+    elif (found := step_count_in(theirs)) is not None:
         step = found
     inner = from_optax(_transform(t), theirs, form._replace(owner=_owner(t)))
     return OptimizerState(step, inner, states)
@@ -42,8 +43,8 @@ def optimizer_from_optax(t: AbstractOptimizer, theirs: Theirs, form: Form) -> An
 
 def _is_chain(t: AbstractOptimizer, form: Form) -> bool:
     """Whether the state of what an optimizer is made of is a tuple in optax."""
-    inner = _transform(t)
-    return type(to_optax(inner, inner.init(form.like), form._replace(owner=_owner(t)))) is tuple
+    inner, form = _transform(t), form._replace(owner=_owner(t))
+    return type(jax.eval_shape(lambda like: to_optax(inner, inner.init(like), form), form.like)) is tuple
 
 
 def _owner(t: AbstractOptimizer) -> str:
@@ -64,29 +65,6 @@ def _has_scheduled_rate(t: AbstractOptimizer) -> bool:
 def _counts(t: AbstractOptimizer) -> bool:
     """Whether the step count of an optimizer matters."""
     return has_schedules(t) or _has_scheduled_rate(t)
-
-
-def _count_in(theirs: Theirs) -> Any:
-    """The step count in a state of an optimizer: that of its schedule, or else any other."""
-    nodes = list(_rules_in(theirs))
-    schedules = [x.count for x in nodes if is_named(x, *COUNTS)]
-    counts = [x.count for x in nodes if "count" in getattr(x, "_fields", ())]
-    found = next(iter([*schedules, *counts]), None)
-    return None if found is None else as_count(found)
-
-
-def _rules_in(theirs: Theirs) -> Iterator[Theirs]:
-    """The states in one that take every step with it."""
-    if type(theirs) in (tuple, list):
-        for x in theirs:
-            yield from _rules_in(x)
-    elif is_named(theirs, "PartitionState"):
-        for x in theirs.inner_states.values():
-            yield from _rules_in(x.inner_state)
-    elif is_named(theirs, "ScheduleFreeState"):
-        yield from _rules_in(theirs.base_optimizer_state)
-    else:
-        yield theirs
 
 
 lays_out([AbstractOptimizer], optimizer_to_optax, optimizer_from_optax)

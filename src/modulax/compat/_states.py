@@ -182,6 +182,10 @@ CLASSES, TWINS, _BY_OURS = _made()
 globals().update(CLASSES)  # by which pickle finds them
 CLASSES |= {alias: CLASSES[name] for alias, name in _ALIASES.items()}
 
+_COUNTED = {name: {x.metadata.get("counts") for x in dataclasses.fields(twin.ours)} for name, twin in TWINS.items()}
+OTHER_COUNTS = [name for name, counted in _COUNTED.items() if "other" in counted]
+"""The classes of which `count` is not the number of steps."""
+
 
 def class_of(state: AbstractState, counted: bool = False) -> type | None:
     """The class of optax for a state here; None if there is none.

@@ -46,6 +46,12 @@ def states_with_names(node: PyTree, names: Names = ()) -> Iterator[tuple[Names, 
         yield from states_with_names(child, names + key_names(key))
 
 
+def outermost(tree: PyTree, kind: type) -> list[tuple[Names, Any]]:
+    """The outermost nodes of a class in a tree, with the names that lead to them."""
+    found = jtu.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, kind))
+    return [(key_names(path), x) for path, x in found if isinstance(x, kind)]
+
+
 def map_sections(
     function: Callable[[SectionKind, Names, PyTree], Any], node: PyTree, probe: Any = None, names: Names = ()
 ) -> Any:
