@@ -20,7 +20,7 @@ import pytest
 import modulax as mx
 from modulax import schedules, sweeps
 from modulax.sweeps import _memory, _population, _training
-from modulax.sweeps._run import Experiment
+from modulax.sweeps._experiment import Experiment
 
 from . import settings
 

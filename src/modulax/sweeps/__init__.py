@@ -8,10 +8,11 @@ from ._hypergradient import (
     checkpointed_scan as checkpointed_scan,
     hypergradient as hypergradient,
 )
+from ._loaded import load as load, merge as merge
 from ._lr_finder import RangeTest as RangeTest, lr_finder as lr_finder
 from ._optuna import optuna as optuna
 from ._pbt import pbt as pbt
-from ._results import Results as Results
+from ._results import Best as Best, Results as Results
 from ._run import run as run
 from ._spaces import (
     AbstractSpace as AbstractSpace,

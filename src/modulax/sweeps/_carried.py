@@ -18,7 +18,6 @@ from ..tree._names import joined
 from ..tree._paths import Names, named_leaves
 from ..tree._state import states_with_names
 from ._population import Lane, Structure
-from ._sweep import Members
 
 COPIES = ("copy", "copy_p", "device_put", "convert_element_type")  # operations that keep a value
 CALLS = ("jit", "pjit")  # the name of the operation depends on the version of JAX
@@ -128,11 +127,11 @@ def _program_of(equation: Any) -> Jaxpr | None:
     return equation.params["jaxpr"].jaxpr if equation.primitive.name in CALLS else None
 
 
-def write_values(lane: Lane, members: Members, replaced: np.ndarray, leaves: Mapping[str, list[int]]) -> None:
+def write_values(lane: Lane, places: Sequence[int], replaced: np.ndarray, leaves: Mapping[str, list[int]]) -> None:
     """Write the hyperparameters of the replaced members into the carry with which a lane begins."""
-    rows = [row for row, place in enumerate(lane.places) if place in replaced]
+    rows = [row for row, place in enumerate(places) if place in replaced]
     if leaves and rows:
-        values = {path: [members[lane.places[row]].hyperparameters()[path] for row in rows] for path in leaves}
+        values = {path: [lane.members[row].hyperparameters()[path] for row in rows] for path in leaves}
         lane.begin = functools.partial(_written, lane.begin, rows, values, leaves)
 
 

@@ -1,0 +1,311 @@
+"""The runs of a folder: which there are, how far each is trained, and what a sweep must train that asks for some.
+
+A run is a member with a seed. Its name is a hash of the traced program, the description of the member and the random
+key, so that it is the same in every sweep that asks for the run. Runs are trained in batches, which a folder notes
+before they are trained: a process that was killed goes on with the same batches, in the same programs.
+"""
+
+import dataclasses
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ..checkpoint._stored import nested
+from ..tree._paths import Names
+from ._description import first_difference
+from ._folder import Folder
+from ._population import Lane
+from ._program import fetched
+from ._training import Size
+
+Place = tuple[int, int]  # of a run in a batch or a sweep: the member and the seed
+
+
+@dataclasses.dataclass(eq=False)
+class Batch:
+    """Runs that are trained together.
+
+    Attributes:
+        runs: the names of the runs, `[member, seed]`.
+        members: the names of the members.
+        seeds: the random keys as integers; none if every member has keys of its own.
+        program: the digest of the program.
+        width: for how many members the program is.
+        structure: the structure of the members, a hash.
+        first: the first segment. Before it, the runs were in other batches.
+        parents: for a run of `pbt` that began as a copy, the run whose carry it got.
+        params: the part of a carry that has the parameters.
+        is_named: whether the carries on the disk have the names of their leaves, in place of numbers.
+        call: the number of the call that trained it.
+        number: its place in the folder.
+        done: the segment after the last finished one.
+        lane: what trains it, as long as its carries are in memory.
+        metrics: the leaves of the metrics of each segment.
+    """
+
+    runs: list[list[str]]
+    members: list[str]
+    seeds: list[Any]
+    program: str
+    width: int
+    structure: str = ""
+    first: int = 0
+    parents: dict[str, str] = dataclasses.field(default_factory=dict)
+    params: str | None = None
+    is_named: bool = True
+    call: int = 0
+    number: int = dataclasses.field(default=0, metadata={"of_process": True})
+    done: int = dataclasses.field(default=0, metadata={"of_process": True})
+    lane: Lane | None = dataclasses.field(default=None, metadata={"of_process": True})
+    metrics: dict[int, Any] = dataclasses.field(default_factory=dict, metadata={"of_process": True})
+
+    @property
+    def label(self) -> str:
+        """Its name in the names of files."""
+        return f"{self.number:03d}"
+
+    def places(self) -> dict[str, Place]:
+        """The place of each run."""
+        return {run: (i, j) for i, row in enumerate(self.runs) for j, run in enumerate(row)}
+
+    def record(self) -> dict[str, Any]:
+        """What the folder notes."""
+        fields = [field for field in dataclasses.fields(self) if not field.metadata]
+        return {field.name: getattr(self, field.name) for field in fields}
+
+
+class Carries(NamedTuple):
+    """Where the carries of a sweep are.
+
+    Attributes:
+        folder: the folder, or None if there is none.
+        runs: the names of the runs, `[member, seed]`.
+    """
+
+    folder: Path | None
+    runs: np.ndarray
+
+    def of(self, member: int, seed: int) -> tuple[PyTree, str | None]:
+        """The carry of a run, as nested dicts, and the part of it that has the parameters."""
+        if self.folder is None:
+            raise ValueError(
+                "The carries of a `Trainable` are kept in a folder only. Write `sweeps.run(..., folder=...)`, or "
+                "return the parameters among the metrics."
+            )
+        run = self.runs[member, seed]
+        with Folder(self.folder, reads=True) as folder:
+            if (batch := Runs(folder).source(run)) is None:
+                raise ValueError(
+                    f"{folder.name} has no carry of member {member} with seed {seed}: it was not trained, or another "
+                    f"member of `pbt` took its place."
+                )
+            at = batch.places()[run]
+            tree = nested({names: x[at] for names, x in folder.carry(batch.label, batch.done - 1).items()})
+        return (tree[""] if tree.keys() == {""} else tree), batch.params
+
+
+class Runs:
+    """The runs of a folder, which has been entered.
+
+    Args:
+        folder: the folder.
+    """
+
+    def __init__(self, folder: Folder):
+        self.folder = folder
+        self.batches: list[Batch] = []
+        self._of = defaultdict[str, list[Batch]](list)
+        for record in folder.notes["batches"]:
+            self._include(Batch(**record))
+
+    def _include(self, batch: Batch) -> None:
+        batch.number = len(self.batches)
+        batch.done = self.folder.finished(batch.label, batch.first)
+        self.batches.append(batch)
+        for run in batch.places():
+            self._of[run].append(batch)
+
+    def add(self, batches: Sequence[Batch]) -> None:
+        """Note new batches, before anything of them is trained or copied."""
+        for batch in batches:
+            self.folder.notes["batches"].append(batch.record())
+            self._include(batch)
+        if batches:
+            self.folder.save()
+
+    def adopt(self, structures: Mapping[str, str]) -> None:
+        """Note the structures of batches of an earlier version, by those of their members."""
+        for batch, record in zip(self.batches, self.folder.notes["batches"], strict=True):
+            if not batch.structure:
+                known = (structures[member] for member in batch.members if member in structures)
+                batch.structure = record["structure"] = next(known, "")
+
+    def check(self, what: Mapping[str, Any], programs: Mapping[str, set[str]], versions: Any) -> None:
+        """Raise an error if other runs can't be in one folder with these.
+
+        Args:
+            what: the dtypes and shapes of their metrics, and whether they are trained in segments.
+            programs: the programs of each structure of optimizers.
+            versions: the versions that made them.
+        """
+        notes = self.folder.notes
+        difference = first_difference({name: notes.get(name, x) for name, x in what.items()}, what)
+        if difference is not None:
+            name, a, b = difference
+            self._refuse(f"`{name}` was {a!r} and is {b!r}")
+        for structure, asked in programs.items():
+            known = {batch.program for batch in self.batches if batch.structure == structure}
+            if known and not known & asked:
+                label = next(batch.members[0] for batch in self.batches if batch.structure == structure)
+                text = f"the program of {notes['members'][label]['label']} has changed, by the code or the data of the "
+                text += "training, by dtypes, or by a function in the optimizer"
+                if (old := notes["calls"][-1]["versions"]) != versions:
+                    text += f"; or by another version, since the folder has {old}, and these are {versions}"
+                self._refuse(text)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ValueError(
+            f"{self.folder.name} holds runs of another training: {what}. To add to them, use the training with which "
+            f"they were made; for another one, choose another folder."
+        )
+
+    def of(self, run: str) -> list[Batch]:
+        """The batches of a run, in the order of the folder."""
+        return self._of.get(run, [])
+
+    def finished(self, run: str) -> int:
+        """The segment after the last finished one of a run."""
+        return max((batch.done for batch in self.of(run) if batch.done > batch.first), default=0)
+
+    def _has_carry(self, batch: Batch) -> bool:
+        if batch.done == batch.first:
+            return False
+        return batch.lane is not None or self.folder.has_carry(batch.label, batch.done - 1)
+
+    def source(self, run: str, segment: int | None = None) -> Batch | None:
+        """The batch whose carry a run goes on from: its last one, or that before a segment; None to begin."""
+        found = [x for x in self.of(run) if (segment is None or x.done == segment) and self._has_carry(x)]
+        return max(found, key=lambda x: x.done, default=None)
+
+    def going_on(self, todo: Mapping[str, int], fits: Callable[[Batch], bool]) -> list[Batch]:
+        """The batches that can be trained as they are, because all of their runs are asked for.
+
+        Args:
+            todo: the runs that are asked for, and the segment from which each goes on.
+            fits: whether a batch can be trained on these devices.
+        """
+        found, left = list[Batch](), dict(todo)
+        for batch in reversed(self.batches):
+            is_whole = all(left.get(run) == batch.done for run in batch.places())
+            if is_whole and (batch.done == batch.first or self._has_carry(batch)) and fits(batch):
+                found.append(batch)
+                left = {run: n for run, n in left.items() if run not in batch.places()}
+        return found[::-1]
+
+    def carry(self, batch: Batch, lane: Lane) -> list[Any]:
+        """The carries of a batch: of all leaves, those of all members and seeds; on the host, if the lane is another.
+
+        Args:
+            batch: the batch.
+            lane: what asks for them.
+        """
+        if batch.lane is not None and batch.lane.carry is not None:
+            return batch.lane.carry
+        shapes = lane.structure.carry_shapes(Size(batch.width, len(batch.runs[0])))
+        if batch.lane is not lane:  # whose devices may be others
+            shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes]
+        named = dict(zip(self._names(batch, lane), shapes, strict=True))
+        return list(self.folder.carry(batch.label, batch.done - 1, named).values())
+
+    def _names(self, batch: Batch, lane: Lane) -> list[Names]:
+        """The names of the leaves of the carries on the disk."""
+        names = lane.structure.names
+        return names if batch.is_named else [(f"{i:04d}",) for i in range(len(names))]
+
+    def begin(self, lane: Lane, sources: Sequence[Sequence[tuple[Batch, str]]]) -> None:
+        """Let a lane begin with the carries of runs in other batches, `[member, seed]`."""
+        lane.begin = functools.partial(self._gathered, lane, sources)
+
+    def _gathered(self, lane: Lane, sources: Sequence[Sequence[tuple[Batch, str]]]) -> list[Any]:
+        rows = lane.padded([[(batch, *batch.places()[run]) for batch, run in row] for row in sources])
+        batches = {batch.number: batch for row in rows for batch, _, _ in row}
+        carries = {number: self.carry(batch, lane) for number, batch in batches.items()}
+        if len(batches) == 1:  # the carry stays on the devices
+            (carry,) = carries.values()
+            at = np.array([[place for _, *place in row] for row in rows])
+            return [x[at[:, :, 0], at[:, :, 1]] for x in carry]
+        hosts = {number: [fetched(x) for x in carry] for number, carry in carries.items()}
+        return [
+            np.stack([np.stack([hosts[batch.number][leaf][i, j] for batch, i, j in row]) for row in rows])
+            for leaf in range(len(lane.structure.names))
+        ]
+
+    def write(self, batch: Batch, metrics: list[np.ndarray], lane: Lane) -> None:
+        """Write a segment of a batch that was trained."""
+        carry = dict(zip(self._names(batch, lane), lane.current(), strict=True))
+        self.folder.write(batch.label, batch.done, metrics, carry)
+        batch.metrics[batch.done] = metrics
+        batch.done += 1
+        if batch.done - 1 > batch.first:
+            self.folder.forget(batch.label, batch.done - 2)
+
+    def tidy(self, spent: Collection[str] = ()) -> None:
+        """Delete the carries from which nothing goes on: those of earlier segments, and of runs that are further.
+
+        Args:
+            spent: runs that never go on.
+        """
+        for number, segment in self.folder.carries():
+            if number < len(self.batches) and segment < self.batches[number].done:
+                batch = self.batches[number]
+                if segment < batch.done - 1 or self._is_left(batch, spent):
+                    self.folder.forget(batch.label, segment)
+        for batch in self.batches:
+            if batch.lane is not None and self._is_left(batch, spent):
+                batch.lane = None
+
+    def _is_left(self, batch: Batch, spent: Collection[str]) -> bool:
+        return all(run in spent or self.finished(run) > batch.done for run in batch.places())
+
+    def metrics_of(self, batch: Batch, segment: int) -> list[np.ndarray]:
+        """The leaves of the metrics of a segment, `[member, seed, ...]`."""
+        if segment not in batch.metrics:
+            batch.metrics[segment] = self.folder.metrics(batch.label, segment)
+        return batch.metrics[segment]
+
+    def take(self, batch: Batch, others: "Runs", old: Batch) -> None:
+        """Copy what is finished of a batch from another folder."""
+        self.folder.take(others.folder, old.label, batch.label, range(old.first, old.done))
+        batch.done = old.done
+
+    def fill(self, arrays: Sequence[np.ndarray], trained: np.ndarray) -> None:
+        """Write the metrics of runs into arrays, `[member, seed, segment, ...]`.
+
+        Args:
+            arrays: an array for each leaf of the metrics.
+            trained: the name of the run that was trained in each segment, or `""`, `[member, seed, segment]`.
+        """
+        wanted = defaultdict[tuple[str, int], list[Any]](list)
+        for place, run in np.ndenumerate(trained):
+            if run:
+                wanted[run, place[2]].append(place)
+        for batch in reversed(self.batches):  # of several with a run, the first has the last word
+            for segment in range(batch.first, batch.done):
+                pairs = [(x, at) for run, at in batch.places().items() for x in wanted.get((run, segment), ())]
+                if pairs:
+                    to, at = (tuple(np.array(x).T) for x in zip(*pairs, strict=True))
+                    for array, x in zip(arrays, self.metrics_of(batch, segment), strict=True):
+                        array[to] = x[at]
+
+    def history(self, run: str) -> dict[int, str]:
+        """The run that was trained in each segment: itself, and before it began as a copy, the one it is a copy of."""
+        own = [batch for batch in self.of(run) if batch.done > batch.first]
+        found = {segment: run for batch in own for segment in range(batch.first, batch.done)}
+        parents = {batch.parents[run] for batch in own if run in batch.parents}
+        return functools.reduce(lambda later, parent: self.history(parent) | later, parents, found)
