@@ -70,9 +70,10 @@ def test_one_seed_adds_no_axis_to_the_program():
 
     members = sweeps.grid(mx.SGD(0.1), learning_rate=[0.1, 0.2])
     for seeds, inside in ((1, (2, 3, 5)), (2, (2, 2, 3, 5))):
-        structure = Experiment(members, train, seeds=seeds, key=None, devices=1, segments=1).structures[0]
-        mapped, numbers = structure.segment._mapped(2), [jnp.ones(2) for _ in structure.numbers]
-        equations: Any = jax.make_jaxpr(mapped)(structure.segment.consts, *numbers, structure.keys).eqns
+        experiment = Experiment(members, train, seeds=seeds, key=None, devices=1, segments=1)
+        segment = experiment.structures[0].segment
+        mapped, numbers = segment._mapped(_training.Size(2, seeds)), [jnp.ones(2)] * len(segment.axes[1:])
+        equations: Any = jax.make_jaxpr(mapped)(segment.consts, *numbers, experiment.keys).eqns
         (shape,) = [e.outvars[0].aval.shape for e in equations if e.primitive.name == "sin"]
         assert shape == inside
 

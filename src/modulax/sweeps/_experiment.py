@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from ._memory import budget_of, fitting, size_text
 from ._population import Lane, Structure, arrays_by_path, structures
 from ._progress import Progress
 from ._results import Results, blanks, csv_of, diverged_in
-from ._runs import Batch, Carries, Place, Runs
+from ._runs import Batch, Carries, Place, Runs, Start
 from ._sweep import Members, Sweep, as_sweep, values_of
 from ._training import Size, Train, Trainable, check_arguments, in_segments, placement
 
@@ -83,7 +84,7 @@ class Experiment:
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
         self.leaves = [((seeds, segments, *x.shape), x.dtype) for x in leaves]
         self.segments = np.zeros(len(self.sweep), int)
-        self.runs = Runs(Folder(None).__enter__())
+        self.runs = Runs(Folder(None))
         self.names = np.full((len(self.sweep), seeds), "", object)  # of the runs
         self._trained = np.full((len(self.sweep), seeds, segments), "", object)
         self._parents: dict[str, tuple[str, int]] = {}
@@ -121,21 +122,17 @@ class Experiment:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
         folder, notes = self.runs.folder, self.runs.folder.notes
         self._member_names = [self._noted(place) for place in range(len(self.sweep))]
-        firsts = [structure.group.members[0] for structure in self.structures]
-        if folder.path is None:  # whose runs are not looked for by others
-            self._programs = self._kinds = [str(i) for i, _ in enumerate(firsts)]
-        else:
-            self._programs = [structure.digest() for structure in self.structures]
-            self._kinds = [name_of(without_numbers(member)) for member in firsts]
+        self._about = [self._description_of(structure) for structure in self.structures]
+        if folder.path is not None:
+            programs = defaultdict[str, set[str]](set)
+            for about in self._about:
+                programs[about["structure"]].add(about["program"])
             what = {
                 "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
                 "in_segments": in_segments(self.training) is not None,
             }
-            programs = defaultdict[str, set[str]](set)
-            for structure, program in zip(self._kinds, self._programs, strict=True):
-                programs[structure].add(program)
-            structures = {name: self._kinds[self._structure_of[i]] for i, name in enumerate(self._member_names)}
-            self.runs.adopt(structures)
+            pairs = enumerate(self._member_names)
+            self.runs.adopt({name: self._about[self._structure_of[i]]["structure"] for i, name in pairs})
             self.runs.check(what, programs, _versions())
             notes |= what
             folder.note_names(self.sweep.names)
@@ -144,8 +141,15 @@ class Experiment:
         self._key_data = np.asarray(jax.random.key_data(self.keys)).tolist()
         for (place, seed), _ in np.ndenumerate(self.names):
             key = self._key_data[place][seed] if self._own_keys else self._key_data[seed]
-            program = self._programs[self._structure_of[place]]
+            program = self._about[self._structure_of[place]]["program"]
             self.names[place, seed] = name_of(program, self._member_names[place], key, search)
+
+    def _description_of(self, structure: Structure) -> dict[str, Any]:
+        """What a folder notes of a structure; without a folder, no other sweep looks for its runs."""
+        if self.runs.folder.path is None:
+            return {"program": str(structure.group.places[0]), "structure": ""}
+        kind = name_of(without_numbers(structure.group.members[0]))
+        return {"program": structure.digest(), "structure": kind, "params": structure.params}
 
     def _noted(self, place: int) -> str:
         """The name of a member, which is noted in the folder."""
@@ -173,7 +177,7 @@ class Experiment:
 
     def train(
         self,
-        places: Iterable[int],
+        places: Sequence[int],
         last: int,
         *,
         keeps: bool = False,
@@ -189,69 +193,68 @@ class Experiment:
             spent: in a search that copies carries, the runs that never go on; None in others.
             prepare: called with each lane that begins, and the places of its members.
         """
-        places = list(places)
         where: dict[str, Place] = {}
-        for place in places:
-            for seed, run in enumerate(self.names[place]):
-                where.setdefault(run, (place, seed))
-        todo = {run: self._begins(run) for run in where if self.runs.finished(run) < last}
-        batches = self.runs.going_on(todo, functools.partial(self._fits, is_fixed=spent is None))
-        for batch in batches:
-            todo = {run: n for run, n in todo.items() if run not in batch.places()}
-        new = self._new_batches(todo, where)
-        self.runs.add(new)
-        batches = sorted([*batches, *new], key=lambda batch: batch.number)
-        asked = sum((last - self.segments[places]).tolist()) * self.names.shape[1]
+        for place, seed in itertools.product(places, range(self.names.shape[1])):
+            where.setdefault(self.names[place, seed], (place, seed))
+        starts = {run: self._start(run) for run in where if self.runs.finished(run) < last}
+        batches = self.runs.going_on(starts, functools.partial(self._fits, is_whole=spent is None))
+        are_chosen = {run for batch in batches for run in batch.places()}
+        batches += self._new_batches({where[run]: x.segment for run, x in starts.items() if run not in are_chosen})
+        asked = int((last - self.segments[places]).sum()) * self.names.shape[1]
         self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
         for batch in batches:
             rows = [where[row[0]][0] for row in batch.runs]
-            batch.lane = self._lane(batch, rows, [where[run][1] for run in batch.runs[0]])
+            batch.lane = lane = batch.lane or self._lane(batch, rows, [where[run][1] for run in batch.runs[0]])
+            if lane.carry is None and batch.done > 0:
+                is_new = batch.done == batch.first
+                of_runs = [[starts[run] for run in row] for row in batch.runs]
+                lane.carry = self.runs.gathered(lane, of_runs) if is_new else self.runs.carry(batch, lane)
             if batch.done == batch.first:
-                prepare(batch.lane, rows)
+                prepare(lane, rows)
             while batch.done < last:
-                self.runs.write(batch, batch.lane.advance(), batch.lane)
+                self.runs.write(batch, lane.advance(), lane)
+                self.runs.tidy(spent or ())
                 self.bar.advance(len(batch.places()))
             if not keeps:
                 batch.lane = None  # frees the memory
             elif len(batches) > 1:
-                batch.lane.leave()
+                lane.leave()
             self._save_table()
+        for batch in self.runs.batches:
+            batch.lane = batch.lane if batch in batches else None
         for place in places:
             self._trained[place, :, self.segments[place] : last] = self.names[place][:, None]
-            self.segments[place] = last
-        self.runs.tidy(spent or ())
+        self.segments[places] = last
 
-    def _source(self, run: str) -> tuple[Batch, str] | None:
-        """The batch from whose carry a run goes on, and the run in it; None if it begins."""
-        if (own := self.runs.source(run)) is not None:
-            return own, run
-        if run not in self._parents:
-            return None
-        parent, segment = self._parents[run]
-        if (batch := self.runs.source(parent, segment)) is None:
-            raise ValueError(
-                f"{self.runs.folder.name} holds another search with the same members, whose carries after segment "
-                f"{segment} are no more. If a function in `explore` has changed, choose another folder, or go on with "
-                f"the old one."
-            )
-        return batch, parent
+    def _start(self, run: str) -> Start:
+        """From where a run goes on."""
+        start = self.runs.start(run)
+        if start.batch is None and run in self._parents:
+            parent, segment = self._parents[run]
+            start = self.runs.start(parent, segment)
+            if start.batch is None:
+                raise ValueError(
+                    f"{self.runs.folder.name} holds another search with the same members, whose carries after segment "
+                    f"{segment} are no more. If a function in `explore` has changed, choose another folder, or go on "
+                    f"with the old one."
+                )
+        return start
 
-    def _begins(self, run: str) -> int:
-        """The segment from which a run goes on."""
-        source = self._source(run)
-        return 0 if source is None else source[0].done
+    def _fits(self, batch: Batch, is_whole: bool) -> bool:
+        """Whether a batch can go on as it is, with these devices and chunks.
 
-    def _fits(self, batch: Batch, is_fixed: bool) -> bool:
-        """Whether a batch can go on as it is: with these devices and chunks, and with the same runs."""
+        Args:
+            batch: the batch.
+            is_whole: whether all of its segments may be in one batch, since nothing else goes on from its carry.
+        """
         chunk = self._settings.chunk
         is_small = chunk is None or batch.width <= self.where.rounded(chunk)
-        return is_small and batch.width % self.where.size == 0 and (is_fixed or batch.done == batch.first)
+        return is_small and batch.width % self.where.size == 0 and (is_whole or batch.done == batch.first)
 
-    def _new_batches(self, todo: Mapping[str, int], where: Mapping[str, Place]) -> list[Batch]:
+    def _new_batches(self, firsts: Mapping[Place, int]) -> list[Batch]:
         """Batches for runs, of members of one structure that go on from one segment with the same seeds."""
         seeds_of = defaultdict[tuple[int, int], list[int]](list)
-        for run, first in todo.items():
-            place, seed = where[run]
+        for (place, seed), first in firsts.items():
             seeds_of[place, first].append(seed)
         groups = defaultdict[tuple[int, int, tuple[int, ...]], list[int]](list)
         for (place, first), seeds in seeds_of.items():
@@ -261,22 +264,22 @@ class Experiment:
             width = self._width(self.structures[number], len(places), len(seeds))
             for rows in (places[i : i + width] for i in range(0, len(places), width)):
                 runs = [[self.names[place, seed] for seed in seeds] for place in rows]
-                copies = {run: self._parents[run][0] for row in runs for run in row if run in self._parents}
+                parents = {run: self._parents[run][0] for row in runs for run in row if run in self._parents}
+                members = [self._member_names[place] for place in rows]
+                keys = [] if self._own_keys else [self._key_data[seed] for seed in seeds]
+                call = len(self.runs.folder.notes["calls"]) - 1
+                about = self._about[number]
                 batches.append(
-                    Batch(
-                        runs=runs,
-                        members=[self._member_names[place] for place in rows],
-                        seeds=[] if self._own_keys else [self._key_data[seed] for seed in seeds],
-                        program=self._programs[number],
-                        structure=self._kinds[number],
-                        width=width,
-                        first=first,
-                        parents=copies,
-                        params=self.structures[number].params,
-                        call=len(self.runs.folder.notes["calls"]) - 1,
-                    )
+                    Batch(runs, members, keys, width=width, first=first, parents=parents, call=call, **about)
                 )
+        self.runs.add(batches)
         return batches
+
+    def _lane(self, batch: Batch, places: list[int], seeds: list[int]) -> Lane:
+        """What trains a batch."""
+        keys = self.keys[np.array(places)][:, np.array(seeds)] if self._own_keys else self.keys[np.array(seeds)]
+        structure = self.structures[self._structure_of[places[0]]]
+        return Lane(structure, [self.members[place] for place in places], keys, batch.width)
 
     def _width(self, structure: Structure, members: int, seeds: int) -> int:
         """How many members of a structure are trained at a time, of so many."""
@@ -293,19 +296,6 @@ class Experiment:
             )
         self._widths[structure, seeds] = width
         return width
-
-    def _lane(self, batch: Batch, places: list[int], seeds: list[int]) -> Lane:
-        """What trains a batch; its carry is found when it is needed."""
-        if batch.lane is not None:
-            return batch.lane
-        keys = self.keys[np.array(places)][:, np.array(seeds)] if self._own_keys else self.keys[np.array(seeds)]
-        structure = self.structures[self._structure_of[places[0]]]
-        lane = Lane(structure, [self.members[place] for place in places], keys, batch.width)
-        if batch.done > batch.first:
-            lane.begin = functools.partial(self.runs.carry, batch, lane)
-        elif batch.first > 0:
-            self.runs.begin(lane, [[source for run in row if (source := self._source(run))] for row in batch.runs])
-        return lane
 
     def _save_table(self) -> None:
         """Write the table of all runs of the folder."""

@@ -66,11 +66,6 @@ class Folder:
     def __enter__(self) -> Self:
         if self.path is not None and _writes() and not self._reads:
             self._make(self.path)
-        try:
-            self.notes = self._read()
-        except BaseException:
-            self._unlock()
-            raise
         return self
 
     def _make(self, path: Path) -> None:
@@ -80,7 +75,7 @@ class Folder:
         try:
             for below in ("metrics", "carries"):
                 (path / below).mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked(path / "lock")
+            self._lock = self._locked(path / "lock")  # before anything is read
         except OSError as error:
             raise OSError(f"{self.name} can't be written: {error}. Choose another folder.") from error
 
@@ -114,29 +109,25 @@ class Folder:
             os.close(self._lock)
             self._lock = -1
 
-    def _read(self) -> dict[str, Any]:
-        """What `sweep.json` notes, also in the form of an earlier version."""
-        fresh = {"format": FORMAT, "names": {}, "members": {}, "calls": [], "batches": []}
-        if self.path is None:
-            return fresh
-        path = self.path / "sweep.json"
+    def read(self) -> None:
+        """Read what `sweep.json` notes, also that of an earlier version."""
+        self.notes = {"format": FORMAT, "names": {}, "members": {}, "calls": [], "batches": []}
+        path = Path(self.path or "", "sweep.json")
+        if self.path is None or not (path.exists() or self._reads):
+            return
         if not path.exists():
-            if self._reads:
-                others = sorted(x.parent for x in self.path.glob("*/sweep.json"))
-                hint = f" Give one of {listing(others)}." if others else ""
-                raise FileNotFoundError(f"There is no sweep in `{self.path}`.{hint}")
-            return fresh
+            others = sorted(x.parent for x in self.path.glob("*/sweep.json"))
+            hint = f" Give one of {listing(others)}." if others else ""
+            raise FileNotFoundError(f"There is no sweep in `{self.path}`.{hint}")
         try:
             notes = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:  # also of bytes that are no text
             raise self.damaged("sweep.json", error) from error
         if not isinstance(notes, dict) or not {"format", "kind"} & notes.keys():
             raise self.damaged("sweep.json", "it holds no description of a sweep")
-        if "format" not in notes:
-            return fresh | converted(self, notes)
-        if notes["format"] != FORMAT:
+        if notes.get("format", FORMAT) != FORMAT:
             raise ValueError(f"{self.name} was written by a later version of modulax. Install that, to go on with it.")
-        return notes
+        self.notes |= notes if "format" in notes else converted(self, notes)
 
     def damaged(self, file: str, what: object, batch: str = "") -> ValueError:
         """An error for a file that can't be read, with the remedy.

@@ -154,4 +154,5 @@ def _add(runs: Runs, others: Runs) -> None:
             new = dataclasses.replace(batch, call=first + batch.call, lane=None, metrics={})
             # Noted first: a copy that is interrupted is a batch that has fewer segments.
             runs.add([new])
-            runs.take(new, others, batch)
+            runs.folder.take(others.folder, batch.label, new.label, range(batch.first, batch.done))
+            new.done = batch.done

@@ -1,8 +1,7 @@
 """Folders of one sweep, as earlier versions wrote them: `sweep.json` with its members, and `chunk.json`."""
 
-import csv
 import json
-from pathlib import Path
+import re
 from typing import Any
 
 from ._description import name_of
@@ -34,7 +33,6 @@ def converted(folder: Any, notes: dict[str, Any]) -> dict[str, Any]:
             f"it with that version, or choose another folder."
         )
     members = [name_of(text) for text in notes["members"]]
-    table = _table(folder.path / "results.csv", len(notes["metrics"]))
     batches = []
     for program, width in zip(programs, widths, strict=True):
         places = [place for place, x in enumerate(notes["programs"]) if x == program]
@@ -51,27 +49,14 @@ def converted(folder: Any, notes: dict[str, Any]) -> dict[str, Any]:
         "metrics": notes["metrics"],
         "in_segments": "-" in programs[0],
         "members": {
-            member: {"text": text, "label": text.partition("(")[0], "values": {}} | table.get(i, {})
-            for i, (member, text) in enumerate(zip(members, notes["members"], strict=True))
+            member: {"text": text, "label": text.partition("(")[0], "values": _values(text)}
+            for member, text in zip(members, notes["members"], strict=True)
         },
         "calls": [{"kind": "run", "versions": notes["versions"], "commit": None, "tags": {}}],
         "batches": batches,
     }
 
 
-def _table(path: Path, metrics: int) -> dict[int, dict[str, Any]]:
-    """What the table says of each member that was finished: what it is called, and what varies."""
-    rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else [[]]
-    header, *rows = ([*row[:1], *row[2 : len(row) - metrics - 1]] for row in rows)
-    found = {}
-    for member, label, *values in rows:
-        pairs = zip(header[2:], map(_value, values), strict=True)
-        found[int(member)] = {"label": label, "values": {name: x for name, x in pairs if x != ""}}
-    return found
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+def _values(text: str) -> dict[str, float]:
+    """The numbers in the text of an optimizer."""
+    return {name: float(x) for name, x in re.findall(r"(\w+)=(-?\d[\d.]*(?:e[-+]?\d+)?)", text)}

@@ -116,7 +116,7 @@ def pbt(
             for path, name in columns.items():
                 history[name][:, segment] = [member.hyperparameters()[path] for member in members]
             write = functools.partial(write_values, replaced=others, leaves=stored)
-            experiment.train(range(size), segment + 1, keeps=True, spent=spent, prepare=write)
+            experiment.train([*range(size)], segment + 1, keeps=True, spent=spent, prepare=write)
         final = _with_members(population, members, columns)
         results = experiment.results(final, history=history, parents=parents)
     return results

@@ -5,7 +5,7 @@ their carries: what one call of the program runs. If there are fewer members tha
 repeated, so that there is one program for all lanes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -189,8 +189,6 @@ class Lane:
         self.structure, self.members, self.keys = structure, tuple(members), keys
         self.size = Size(width, keys.shape[1 if structure.key_axes.members else 0])
         self.carry: list[Any] | None = None
-        # Called for the carry when it is first needed: a lane whose segments are all in the folder needs none.
-        self.begin: Callable[[], list[Any]] = self._start
 
     def padded(self, rows: Sequence[Any]) -> list[Any]:
         """The rows, with the last one repeated, for the width of the lane."""
@@ -208,9 +206,9 @@ class Lane:
         return [] if program is None else program(self.size, [*self._arguments(), self._keys()])
 
     def current(self) -> list[Any]:
-        """The carry."""
+        """The carry, with which the members begin unless there is one."""
         if self.carry is None:
-            self.carry = self.begin()
+            self.carry = self._start()
         return self.carry
 
     def advance(self) -> list[np.ndarray]:

@@ -32,34 +32,11 @@ DATA_FRAMES = ("to_dataframe", "to_frame", "dataframe", "df", "pandas")
 class Best(tuple[Any, dict[str, Any]]):
     """The best member: a pair of the optimizer and its row, with its best run.
 
-        optimizer, row = results.best("loss")
-        params = results.best("loss").params
-
-    Args:
-        optimizer: the optimizer.
-        row: its row of the table.
-        run: returns the run, as `Results.load`, and the part of it that has the parameters.
+    optimizer, row = results.best("loss")
+    params = results.best("loss").params
     """
 
-    def __new__(cls, optimizer: Any, row: dict[str, Any], run: Callable[[], tuple[PyTree, str | None]]) -> "Best":
-        self = super().__new__(cls, (optimizer, row))
-        self._run = run
-        return self
-
-    _run: Callable[[], tuple[PyTree, str | None]]
-
-    def __getnewargs__(self) -> Any:
-        return (*self, self._run)
-
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer."""
-        return self[0]
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """Its row of the table."""
-        return self[1]
+    _run: Callable[[], tuple[PyTree, str | None]]  # the run, and the part of it that has the parameters
 
     @property
     def run(self) -> PyTree:
@@ -278,7 +255,9 @@ class Results:
         name, score = self._column(self._metric(metric)[0]), costs[i] if mode == "min" else -costs[i]
         row = {"member": i} | self.sweep.table()[i] | {name: float(score)}
         seed = int(self._costs_of_runs(metric, mode)[i].argmin())
-        return Best(self.sweep[i], row, functools.partial(self._run, i, seed))
+        best = Best((self.sweep[i], row))
+        best._run = functools.partial(self._run, i, seed)
+        return best
 
     def _run(self, member: int, seed: int) -> tuple[PyTree, str | None]:
         """A run, and the part of it that has the parameters, if that is known."""

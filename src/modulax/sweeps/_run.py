@@ -68,5 +68,5 @@ def run(
 def train_all(experiment: Experiment, settings: Settings) -> Results:
     """Train all members of an experiment through all segments."""
     with experiment.session("run", settings, work=experiment.total * len(experiment.sweep)):
-        experiment.train(range(len(experiment.sweep)), experiment.total)
+        experiment.train([*range(len(experiment.sweep))], experiment.total)
     return experiment.results()

@@ -60,10 +60,10 @@ class Batch:
     params: str | None = None
     is_named: bool = True
     call: int = 0
-    number: int = dataclasses.field(default=0, metadata={"of_process": True})
-    done: int = dataclasses.field(default=0, metadata={"of_process": True})
-    lane: Lane | None = dataclasses.field(default=None, metadata={"of_process": True})
-    metrics: dict[int, Any] = dataclasses.field(default_factory=dict, metadata={"of_process": True})
+    number: int = 0
+    done: int = 0
+    lane: Lane | None = None
+    metrics: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -76,8 +76,15 @@ class Batch:
 
     def record(self) -> dict[str, Any]:
         """What the folder notes."""
-        fields = [field for field in dataclasses.fields(self) if not field.metadata]
-        return {field.name: getattr(self, field.name) for field in fields}
+        return {name: x for name, x in vars(self).items() if name not in ("number", "done", "lane", "metrics")}
+
+
+class Start(NamedTuple):
+    """From where a run goes on: the segment, the batch that has its carry, and the run in it whose carry it is."""
+
+    segment: int
+    batch: Batch | None
+    run: str
 
 
 class Carries(NamedTuple):
@@ -100,7 +107,7 @@ class Carries(NamedTuple):
             )
         run = self.runs[member, seed]
         with Folder(self.folder, reads=True) as folder:
-            if (batch := Runs(folder).source(run)) is None:
+            if (batch := Runs(folder).start(run).batch) is None:
                 raise ValueError(
                     f"{folder.name} has no carry of member {member} with seed {seed}: it was not trained, or another "
                     f"member of `pbt` took its place."
@@ -118,6 +125,7 @@ class Runs:
     """
 
     def __init__(self, folder: Folder):
+        folder.read()
         self.folder = folder
         self.batches: list[Batch] = []
         self._of = defaultdict[str, list[Batch]](list)
@@ -160,11 +168,11 @@ class Runs:
             name, a, b = difference
             self._refuse(f"`{name}` was {a!r} and is {b!r}")
         for structure, asked in programs.items():
-            known = {batch.program for batch in self.batches if batch.structure == structure}
-            if known and not known & asked:
-                label = next(batch.members[0] for batch in self.batches if batch.structure == structure)
-                text = f"the program of {notes['members'][label]['label']} has changed, by the code or the data of the "
-                text += "training, by dtypes, or by a function in the optimizer"
+            known = {batch.program: batch.members[0] for batch in self.batches if batch.structure == structure}
+            if known and not known.keys() & asked:
+                label = notes["members"][known.popitem()[1]]["label"]
+                text = f"the program of {label} has changed, by the code or the data of the training, by dtypes, or by "
+                text += "a function in the optimizer"
                 if (old := notes["calls"][-1]["versions"]) != versions:
                     text += f"; or by another version, since the folder has {old}, and these are {versions}"
                 self._refuse(text)
@@ -188,24 +196,27 @@ class Runs:
             return False
         return batch.lane is not None or self.folder.has_carry(batch.label, batch.done - 1)
 
-    def source(self, run: str, segment: int | None = None) -> Batch | None:
-        """The batch whose carry a run goes on from: its last one, or that before a segment; None to begin."""
+    def start(self, run: str, segment: int | None = None) -> Start:
+        """From where a run goes on: from its last carry, or that before a segment; else it begins."""
         found = [x for x in self.of(run) if (segment is None or x.done == segment) and self._has_carry(x)]
-        return max(found, key=lambda x: x.done, default=None)
+        last = max(found, key=lambda x: x.done, default=None)
+        return Start(0 if last is None else last.done, last, run)
 
-    def going_on(self, todo: Mapping[str, int], fits: Callable[[Batch], bool]) -> list[Batch]:
+    def going_on(self, starts: Mapping[str, Start], fits: Callable[[Batch], bool]) -> list[Batch]:
         """The batches that can be trained as they are, because all of their runs are asked for.
 
         Args:
-            todo: the runs that are asked for, and the segment from which each goes on.
+            starts: the runs that are asked for, and from where each goes on.
             fits: whether a batch can be trained on these devices.
         """
-        found, left = list[Batch](), dict(todo)
+        found, left = list[Batch](), {run: start.segment for run, start in starts.items()}
         for batch in reversed(self.batches):
-            is_whole = all(left.get(run) == batch.done for run in batch.places())
+            places = batch.places()
+            is_whole = all(left.get(run) == batch.done for run in places)
             if is_whole and (batch.done == batch.first or self._has_carry(batch)) and fits(batch):
                 found.append(batch)
-                left = {run: n for run, n in left.items() if run not in batch.places()}
+                for run in places:
+                    del left[run]
         return found[::-1]
 
     def carry(self, batch: Batch, lane: Lane) -> list[Any]:
@@ -228,21 +239,20 @@ class Runs:
         names = lane.structure.names
         return names if batch.is_named else [(f"{i:04d}",) for i in range(len(names))]
 
-    def begin(self, lane: Lane, sources: Sequence[Sequence[tuple[Batch, str]]]) -> None:
-        """Let a lane begin with the carries of runs in other batches, `[member, seed]`."""
-        lane.begin = functools.partial(self._gathered, lane, sources)
-
-    def _gathered(self, lane: Lane, sources: Sequence[Sequence[tuple[Batch, str]]]) -> list[Any]:
-        rows = lane.padded([[(batch, *batch.places()[run]) for batch, run in row] for row in sources])
-        batches = {batch.number: batch for row in rows for batch, _, _ in row}
+    def gathered(self, lane: Lane, starts: Sequence[Sequence[Start]]) -> list[Any]:
+        """The carries of runs in other batches, `[member, seed]`, for a lane."""
+        batches = {start.batch.number: start.batch for row in starts for start in row if start.batch is not None}
+        places = {number: batch.places() for number, batch in batches.items()}
+        rows = [[(x.batch.number, *places[x.batch.number][x.run]) for x in row if x.batch] for row in starts]
+        rows = lane.padded(rows)
         carries = {number: self.carry(batch, lane) for number, batch in batches.items()}
         if len(batches) == 1:  # the carry stays on the devices
             (carry,) = carries.values()
-            at = np.array([[place for _, *place in row] for row in rows])
-            return [x[at[:, :, 0], at[:, :, 1]] for x in carry]
+            at = np.array(rows)
+            return [x[at[:, :, 1], at[:, :, 2]] for x in carry]
         hosts = {number: [fetched(x) for x in carry] for number, carry in carries.items()}
         return [
-            np.stack([np.stack([hosts[batch.number][leaf][i, j] for batch, i, j in row]) for row in rows])
+            np.stack([np.stack([hosts[number][leaf][i, j] for number, i, j in row]) for row in rows])
             for leaf in range(len(lane.structure.names))
         ]
 
@@ -252,8 +262,6 @@ class Runs:
         self.folder.write(batch.label, batch.done, metrics, carry)
         batch.metrics[batch.done] = metrics
         batch.done += 1
-        if batch.done - 1 > batch.first:
-            self.folder.forget(batch.label, batch.done - 2)
 
     def tidy(self, spent: Collection[str] = ()) -> None:
         """Delete the carries from which nothing goes on: those of earlier segments, and of runs that are further.
@@ -261,28 +269,19 @@ class Runs:
         Args:
             spent: runs that never go on.
         """
+        waiting = {run for x in self.batches if x.done == x.first for run in x.parents.values()}
         for number, segment in self.folder.carries():
-            if number < len(self.batches) and segment < self.batches[number].done:
-                batch = self.batches[number]
-                if segment < batch.done - 1 or self._is_left(batch, spent):
+            batch = self.batches[number] if number < len(self.batches) else None
+            if batch is not None and segment < batch.done:
+                is_over = (run in spent or self.finished(run) > batch.done for run in batch.places())
+                if segment < batch.done - 1 or (waiting.isdisjoint(batch.places()) and all(is_over)):
                     self.folder.forget(batch.label, segment)
-        for batch in self.batches:
-            if batch.lane is not None and self._is_left(batch, spent):
-                batch.lane = None
-
-    def _is_left(self, batch: Batch, spent: Collection[str]) -> bool:
-        return all(run in spent or self.finished(run) > batch.done for run in batch.places())
 
     def metrics_of(self, batch: Batch, segment: int) -> list[np.ndarray]:
         """The leaves of the metrics of a segment, `[member, seed, ...]`."""
         if segment not in batch.metrics:
             batch.metrics[segment] = self.folder.metrics(batch.label, segment)
         return batch.metrics[segment]
-
-    def take(self, batch: Batch, others: "Runs", old: Batch) -> None:
-        """Copy what is finished of a batch from another folder."""
-        self.folder.take(others.folder, old.label, batch.label, range(old.first, old.done))
-        batch.done = old.done
 
     def fill(self, arrays: Sequence[np.ndarray], trained: np.ndarray) -> None:
         """Write the metrics of runs into arrays, `[member, seed, segment, ...]`.
@@ -296,8 +295,9 @@ class Runs:
             if run:
                 wanted[run, place[2]].append(place)
         for batch in reversed(self.batches):  # of several with a run, the first has the last word
+            places = batch.places()
             for segment in range(batch.first, batch.done):
-                pairs = [(x, at) for run, at in batch.places().items() for x in wanted.get((run, segment), ())]
+                pairs = [(x, at) for run, at in places.items() for x in wanted.get((run, segment), ())]
                 if pairs:
                     to, at = (tuple(np.array(x).T) for x in zip(*pairs, strict=True))
                     for array, x in zip(arrays, self.metrics_of(batch, segment), strict=True):
