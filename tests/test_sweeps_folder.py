@@ -1,7 +1,6 @@
 """The folder of a sweep: interrupted at every write, gone on with, refused."""
 
 import functools
-import json
 import os
 import shutil
 import subprocess

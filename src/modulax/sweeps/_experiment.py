@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer
+from .._support.checks import check_integer, one_line
 from .._support.keys import is_key_data, is_typed_key
 from ._description import described, name_of, without_numbers
 from ._folder import Folder
@@ -89,6 +89,7 @@ class Experiment:
         self._trained = np.full((len(self.sweep), seeds, segments), "", object)
         self._parents: dict[str, tuple[str, int]] = {}
         self._widths: dict[tuple[Structure, int], int] = {}
+        self._call = 0  # its number in the folder
 
     @contextlib.contextmanager
     def session(self, kind: str, settings: Settings, work: int, share: float = 1.0, search: Any = "") -> Iterator[None]:
@@ -120,57 +121,46 @@ class Experiment:
 
     def _describe(self, kind: str, search: Any) -> None:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
-        folder, notes = self.runs.folder, self.runs.folder.notes
-        self._member_names = [self._noted(place) for place in range(len(self.sweep))]
-        self._about = [self._description_of(structure) for structure in self.structures]
+        folder, places = self.runs.folder, range(len(self.sweep))
+        self._member_names = [name_of(described(x)) if folder.path else str(i) for i, x in enumerate(self.members)]
+        self._programs = [structure.digest() if folder.path else "" for structure in self.structures]
         if folder.path is not None:
-            programs = defaultdict[str, set[str]](set)
-            for about in self._about:
-                programs[about["structure"]].add(about["program"])
-            what = {
+            programs = defaultdict[str, list[str]](list)
+            for structure, program in zip(self.structures, self._programs, strict=True):
+                programs[without_numbers(structure.group.members[0])].append(program)
+            for place, member in enumerate(self._member_names):
+                programs[member].append(self._programs[self._structure_of[place]])
+            calls = folder.notes["calls"]
+            tags = (calls[-1]["tags"] if calls else {}) | dict(self._settings.tags or {})
+            call = {"kind": kind, "versions": _versions(), "commit": _commit(), "tags": tags}
+            self.runs.describe({
                 "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
                 "in_segments": in_segments(self.training) is not None,
-            }
-            pairs = enumerate(self._member_names)
-            self.runs.adopt({name: self._about[self._structure_of[i]]["structure"] for i, name in pairs})
-            self.runs.check(what, programs, _versions())
-            notes |= what
-            folder.note_names(self.sweep.names)
-            self._note_call(kind)
+                "programs": programs,
+                "names": self.sweep.names,
+                "members": dict(map(self._noted, places)),
+                "calls": [call],
+            })  # fmt: skip
+            self._call = calls.index(call)
             folder.save()
         self._key_data = np.asarray(jax.random.key_data(self.keys)).tolist()
         for (place, seed), _ in np.ndenumerate(self.names):
             key = self._key_data[place][seed] if self._own_keys else self._key_data[seed]
-            program = self._about[self._structure_of[place]]["program"]
+            program = self._programs[self._structure_of[place]]
             self.names[place, seed] = name_of(program, self._member_names[place], key, search)
 
-    def _description_of(self, structure: Structure) -> dict[str, Any]:
-        """What a folder notes of a structure; without a folder, no other sweep looks for its runs."""
-        if self.runs.folder.path is None:
-            return {"program": str(structure.group.places[0]), "structure": ""}
-        kind = name_of(without_numbers(structure.group.members[0]))
-        return {"program": structure.digest(), "structure": kind, "params": structure.params}
-
-    def _noted(self, place: int) -> str:
-        """The name of a member, which is noted in the folder."""
-        if self.runs.folder.path is None:
-            return str(place)
+    def _noted(self, place: int) -> tuple[str, dict[str, Any]]:
+        """What a folder notes of the member in a place, by its name."""
         member = self.members[place]
-        text, label = described(member), self.sweep.labels[place]
-        self.runs.folder.notes["members"][name_of(text)] = {"text": text, "label": label, "values": values_of(member)}
-        return name_of(text)
-
-    def _note_call(self, kind: str) -> None:
-        calls = self.runs.folder.notes["calls"]
-        tags = (calls[-1]["tags"] if calls else {}) | dict(self._settings.tags or {})
-        call = {"kind": kind, "versions": _versions(), "commit": _commit(), "tags": tags}
-        if not calls or calls[-1] != call:
-            calls.append(call)
+        about = {"text": one_line(member), "label": self.sweep.labels[place], "values": values_of(member)}
+        return name_of(described(member)), about
 
     def replace(self, place: int, member: AbstractTransform, parent: int, segment: int) -> None:
         """Put another member in a place, which goes on from the carry that its parent has before a segment."""
         self.members[place] = member
-        self._member_names[place] = self._noted(place)
+        name, about = self._noted(place)
+        self._member_names[place] = name
+        self.runs.folder.notes["members"][name] = about
         for seed, run in enumerate(self._trained[parent, :, segment - 1]):
             name = name_of(run, segment, place, self._member_names[place])
             self.names[place, seed], self._parents[name] = name, (run, segment)
@@ -267,11 +257,9 @@ class Experiment:
                 parents = {run: self._parents[run][0] for row in runs for run in row if run in self._parents}
                 members = [self._member_names[place] for place in rows]
                 keys = [] if self._own_keys else [self._key_data[seed] for seed in seeds]
-                call = len(self.runs.folder.notes["calls"]) - 1
-                about = self._about[number]
-                batches.append(
-                    Batch(runs, members, keys, width=width, first=first, parents=parents, call=call, **about)
-                )
+                batch = Batch(runs, members, keys, self._programs[number], width, first, parents)
+                batch.params, batch.call = self.structures[number].params, self._call
+                batches.append(batch)
         self.runs.add(batches)
         return batches
 

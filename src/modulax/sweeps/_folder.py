@@ -10,10 +10,8 @@ Files appear under their name when they are complete. The carries of a segment a
 is finished when its metrics are there. One that was interrupted between the two is run again, from the carry before.
 """
 
-import functools
 import itertools
 import json
-import operator
 import os
 import re
 import shutil
@@ -28,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._support.checks import listing
-from ..checkpoint import restore, save
+from ..checkpoint import save
 from ..checkpoint._store import opened, unescaped
 from ..checkpoint._stored import nested
 from ..tree._paths import Names
@@ -111,7 +109,7 @@ class Folder:
 
     def read(self) -> None:
         """Read what `sweep.json` notes, also that of an earlier version."""
-        self.notes = {"format": FORMAT, "names": {}, "members": {}, "calls": [], "batches": []}
+        self.notes = {"format": FORMAT, "programs": {}, "names": {}, "members": {}, "calls": [], "batches": []}
         path = Path(self.path or "", "sweep.json")
         if self.path is None or not (path.exists() or self._reads):
             return
@@ -146,11 +144,6 @@ class Folder:
         """Write `sweep.json`."""
         self.write_text("sweep.json", lambda: json.dumps(self.notes, indent=1))
 
-    def note_names(self, names: Mapping[str, Sequence[str]]) -> None:
-        """Note the names of hyperparameters, in addition to those that are noted."""
-        for name, paths in names.items():
-            self.notes["names"][name] = list(dict.fromkeys((*self.notes["names"].get(name, ()), *paths)))
-
     def write_text(self, name: str, text: Callable[[], str]) -> None:
         """Write a text file, which appears when it is complete."""
         if self.path is not None and _writes():
@@ -176,17 +169,13 @@ class Folder:
         """Whether the carries after a segment are there."""
         return self.path is not None and self._carry(batch, segment).exists()
 
-    def carry(self, batch: str, segment: int, template: Mapping[Names, Any] | None = None) -> dict[Names, Any]:
-        """Read the carries after a segment, with the shapes and on the devices of a template, or as NumPy arrays."""
-        path = self._carry(batch, segment)
+    def carry(self, batch: str, segment: int) -> dict[Names, np.ndarray]:
+        """Read the carries after a segment, by the names of their leaves."""
         try:
-            if template is not None:
-                found, _ = restore(path, nested(template))
-                return {names: functools.reduce(operator.getitem, names, found) for names in template}
-            with opened(path) as (names, specs, read):
-                shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in specs]
-                return dict(zip(map(unescaped, names), read(shapes), strict=True))
-        except (MemoryError, jax.errors.JaxRuntimeError):  # of the device, not of the files
+            with opened(self._carry(batch, segment)) as (names, specs, read):
+                arrays = read([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in specs])
+            return dict(zip(map(unescaped, names), arrays, strict=True))
+        except MemoryError:
             raise
         except Exception as error:
             raise self.damaged(f"carries/{batch}-{segment:04d}", error, batch) from error
@@ -207,7 +196,9 @@ class Folder:
     def take(self, other: "Folder", old: str, new: str, segments: Sequence[int]) -> None:
         """Copy the segments of a batch from another folder: the last carries, then the metrics in their order."""
         if other.has_carry(old, segments[-1]):
-            shutil.copytree(other._carry(old, segments[-1]), self._carry(new, segments[-1]))
+            target = self._carry(new, segments[-1])
+            temporary = target.with_suffix(".new")
+            os.replace(shutil.copytree(other._carry(old, segments[-1]), temporary, dirs_exist_ok=True), target)
         for segment in segments:
             temporary = self._metrics(new, segment).with_suffix(".new")
             shutil.copyfile(other._metrics(old, segment), temporary)

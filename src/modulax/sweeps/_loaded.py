@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,45 +57,40 @@ def load(folder: str | os.PathLike[str]) -> Results:
         FileNotFoundError: if there is no sweep in it.
         ValueError: if it is damaged, or nothing in it is finished.
     """
-    with Folder(folder, reads=True) as opened:
-        results = loaded(Runs(opened))
-    if not len(results.sweep):
-        raise ValueError(f"{opened.name} has no segment that is finished yet.")
-    return results
+    return loaded(Runs(Folder(folder, reads=True)))
 
 
 def loaded(runs: Runs) -> Results:
     """The results of all runs of a folder."""
-    notes, found = runs.folder.notes, dict[tuple[Any, Any], str]()
-    members = dict[Any, str]()
+    notes, members, found = runs.folder.notes, dict[Any, str](), dict[tuple[Any, Any], str]()
     for batch in runs.batches:
         for run, (i, j) in batch.places().items() if batch.done > batch.first else ():
             # In `pbt`, every member has a key of its own, and may become equal to another one.
             row = (batch.members[i], batch.program) if batch.seeds else run
             members[row] = batch.members[i]
             found[row, tuple(batch.seeds[j]) if batch.seeds else ()] = run
-    rows, columns = list(members), list(dict.fromkeys(seed for _, seed in found))
-    histories = {(rows.index(row), columns.index(seed)): runs.history(run) for (row, seed), run in found.items()}
-    ends = np.zeros((len(rows), len(columns)), int)
+    if not found:
+        raise ValueError(f"{runs.folder.name} has no segment that is finished yet.")
+    seeds = list(dict.fromkeys(seed for _, seed in found))
+    names = np.array([[found.get((row, seed), "") for seed in seeds] for row in members], object)
+    histories = {at: runs.history(run) for at, run in np.ndenumerate(names) if run}
+    ends = np.zeros(names.shape, int)
     for at, history in histories.items():
         ends[at] = 1 + max(history)
-    trained = np.full((*ends.shape, ends.max(initial=1)), "", object)
+    trained = np.full((*names.shape, ends.max()), "", object)
     for at, history in histories.items():
         trained[(*at, list(history))] = list(history.values())
-    metrics = _blanks(notes.get("metrics", {}), trained.shape)
+    metrics = _blanks(notes["metrics"], trained.shape)
     runs.fill(metrics, trained)
-    names = np.full(ends.shape, "", object)
-    for (row, seed), run in found.items():
-        names[rows.index(row), columns.index(seed)] = run
-    in_parts = notes.get("in_segments", True)
-    paths = [tuple(name.split(".")) for name in notes.get("metrics", {})]
-    segments = ends.max(axis=1, initial=0)
+    in_parts = notes["in_segments"]
+    paths = [tuple(name.split(".")) for name in notes["metrics"]]
+    segments = ends.max(axis=1)
     return Results(
-        sweep=StoredMembers([notes["members"][members[row]] for row in rows], notes["names"]),
+        sweep=StoredMembers([notes["members"][member] for member in members.values()], notes["names"]),
         metrics=nested(dict(zip(paths, metrics if in_parts else [x[:, :, 0] for x in metrics], strict=True))),
-        diverged=diverged_in(metrics, trained != "") if metrics else np.zeros(ends.shape, bool),
+        diverged=diverged_in(metrics, trained != ""),
         segments=segments,
-        keys=jnp.asarray(np.array([seed for seed in columns if seed], np.uint32)),
+        keys=jnp.asarray(np.array([seed for seed in seeds if seed], np.uint32)),
         chunk=tuple(batch.width for batch in runs.batches),
         total=trained.shape[2],
         missing=ends < segments[:, None],
@@ -128,31 +122,23 @@ def merge(into: str | os.PathLike[str], *folders: str | os.PathLike[str]) -> Res
         ValueError: if the folders are of different trainings, or if a process trains in one of them.
         FileNotFoundError: if there is no sweep in one of the others.
     """
+    for folder in folders:
+        Runs(Folder(folder, reads=True))  # an error if there is nothing to add
     with Folder(into) as target:
         runs = Runs(target)
         for folder in folders:
-            load(folder)  # an error if there is nothing to add
             with Folder(folder) as source:
                 _add(runs, Runs(source))
     return load(into)
 
 
 def _add(runs: Runs, others: Runs) -> None:
-    notes, more = runs.folder.notes, others.folder.notes
-    programs = defaultdict[str, set[str]](set)
-    for batch in others.batches:
-        programs[batch.structure].add(batch.program)
-    what = {name: more[name] for name in ("metrics", "in_segments")}
-    runs.check(what, programs, more["calls"][-1]["versions"])
-    notes |= what
-    notes["members"] |= more["members"]
-    runs.folder.note_names(more["names"])
-    first = len(notes["calls"])
-    notes["calls"] += more["calls"]
+    runs.describe(others.folder.notes)
+    calls = runs.folder.notes["calls"]
     for batch in others.batches:
         if batch.done > batch.first and any(runs.finished(run) < batch.done for run in batch.places()):
-            new = dataclasses.replace(batch, call=first + batch.call, lane=None, metrics={})
-            # Noted first: a copy that is interrupted is a batch that has fewer segments.
-            runs.add([new])
+            call = calls.index(others.folder.notes["calls"][batch.call])
+            new = dataclasses.replace(batch, call=call, lane=None, metrics={})
+            runs.add([new])  # noted first: a copy that is interrupted is a batch that has fewer segments
             runs.folder.take(others.folder, batch.label, new.label, range(batch.first, batch.done))
             new.done = batch.done

@@ -48,6 +48,7 @@ def converted(folder: Any, notes: dict[str, Any]) -> dict[str, Any]:
     return {
         "metrics": notes["metrics"],
         "in_segments": "-" in programs[0],
+        "programs": {member: [program] for member, program in zip(members, notes["programs"], strict=True)},
         "members": {
             member: {"text": text, "label": text.partition("(")[0], "values": _values(text)}
             for member, text in zip(members, notes["members"], strict=True)

@@ -411,7 +411,8 @@ class Results:
             lengths = self.segments * (values.shape[2] // self.total)
             columns = {"member": member, "seed": seed, "metric": name, "time": time + 1, "value": values.ravel()}
             frames.append(pandas.DataFrame(columns)[there[member, seed] & (time < lengths[member])])
-        return pandas.concat(frames, ignore_index=True).join(members, on="member", rsuffix="_of_member")
+        members = members.rename(columns={name: f"member.{name}" for name in ("seed", "metric", "time", "value")})
+        return pandas.concat(frames, ignore_index=True).join(members, on="member")
 
 
 def blanks(members: int, leaves: Iterable[tuple[tuple[int, ...], Any]]) -> list[np.ndarray]:

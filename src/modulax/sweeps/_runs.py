@@ -12,13 +12,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import jax
 import numpy as np
 from jaxtyping import PyTree
 
 from ..checkpoint._stored import nested
 from ..tree._paths import Names
-from ._description import first_difference
 from ._folder import Folder
 from ._population import Lane
 from ._program import fetched
@@ -37,7 +35,6 @@ class Batch:
         seeds: the random keys as integers; none if every member has keys of its own.
         program: the digest of the program.
         width: for how many members the program is.
-        structure: the structure of the members, a hash.
         first: the first segment. Before it, the runs were in other batches.
         parents: for a run of `pbt` that began as a copy, the run whose carry it got.
         params: the part of a carry that has the parameters.
@@ -54,7 +51,6 @@ class Batch:
     seeds: list[Any]
     program: str
     width: int
-    structure: str = ""
     first: int = 0
     parents: dict[str, str] = dataclasses.field(default_factory=dict)
     params: str | None = None
@@ -147,35 +143,27 @@ class Runs:
         if batches:
             self.folder.save()
 
-    def adopt(self, structures: Mapping[str, str]) -> None:
-        """Note the structures of batches of an earlier version, by those of their members."""
-        for batch, record in zip(self.batches, self.folder.notes["batches"], strict=True):
-            if not batch.structure:
-                known = (structures[member] for member in batch.members if member in structures)
-                batch.structure = record["structure"] = next(known, "")
-
-    def check(self, what: Mapping[str, Any], programs: Mapping[str, set[str]], versions: Any) -> None:
-        """Raise an error if other runs can't be in one folder with these.
-
-        Args:
-            what: the dtypes and shapes of their metrics, and whether they are trained in segments.
-            programs: the programs of each structure of optimizers.
-            versions: the versions that made them.
-        """
+    def describe(self, more: Mapping[str, Any]) -> None:
+        """Note what other runs are, besides their batches; an error if they can't be in one folder with these."""
         notes = self.folder.notes
-        difference = first_difference({name: notes.get(name, x) for name, x in what.items()}, what)
-        if difference is not None:
-            name, a, b = difference
-            self._refuse(f"`{name}` was {a!r} and is {b!r}")
-        for structure, asked in programs.items():
-            known = {batch.program: batch.members[0] for batch in self.batches if batch.structure == structure}
-            if known and not known.keys() & asked:
-                label = notes["members"][known.popitem()[1]]["label"]
-                text = f"the program of {label} has changed, by the code or the data of the training, by dtypes, or by "
-                text += "a function in the optimizer"
-                if (old := notes["calls"][-1]["versions"]) != versions:
-                    text += f"; or by another version, since the folder has {old}, and these are {versions}"
-                self._refuse(text)
+        for name in ("metrics", "in_segments"):
+            if notes.setdefault(name, more[name]) != more[name]:
+                self._refuse(f"`{name}` was {notes[name]} and is {more[name]}")
+        for name, programs in more["programs"].items():
+            known = notes["programs"].setdefault(name, programs)
+            if not set(known) & set(programs):
+                text = more["members"].get(name, {"text": name})["text"]
+                what = f"the program of {text.partition('(')[0]} has changed, by the code or the data of the training, "
+                what += "by dtypes, or by a function in the optimizer"
+                versions = [of_one["calls"][-1]["versions"] for of_one in (notes, more)]
+                if versions[0] != versions[1]:
+                    what += "; or by another version, since the folder has {}, and these are {}".format(*versions)
+                self._refuse(what)
+            notes["programs"][name] = list(dict.fromkeys((*known, *programs)))
+        for name, paths in more["names"].items():
+            notes["names"][name] = list(dict.fromkeys((*notes["names"].get(name, ()), *paths)))
+        notes["members"] |= more["members"]
+        notes["calls"] += [call for call in more["calls"] if call not in notes["calls"]]
 
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(
@@ -220,19 +208,18 @@ class Runs:
         return found[::-1]
 
     def carry(self, batch: Batch, lane: Lane) -> list[Any]:
-        """The carries of a batch: of all leaves, those of all members and seeds; on the host, if the lane is another.
+        """The carries of a batch: of all leaves, those of all members and seeds.
 
         Args:
             batch: the batch.
-            lane: what asks for them.
+            lane: a lane of the same structure.
         """
         if batch.lane is not None and batch.lane.carry is not None:
             return batch.lane.carry
+        found = self.folder.carry(batch.label, batch.done - 1)
         shapes = lane.structure.carry_shapes(Size(batch.width, len(batch.runs[0])))
-        if batch.lane is not lane:  # whose devices may be others
-            shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes]
-        named = dict(zip(self._names(batch, lane), shapes, strict=True))
-        return list(self.folder.carry(batch.label, batch.done - 1, named).values())
+        pairs = zip(self._names(batch, lane), shapes, strict=True)
+        return [found[name] if name in found else np.zeros(x.shape, x.dtype) for name, x in pairs]  # if it is empty
 
     def _names(self, batch: Batch, lane: Lane) -> list[Names]:
         """The names of the leaves of the carries on the disk."""
