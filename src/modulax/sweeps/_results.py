@@ -45,11 +45,7 @@ class Best(tuple[Any, dict[str, Any]]):
 
     @property
     def params(self) -> PyTree:
-        """The parameters of the run.
-
-        They are the part that is called `params`; or else, of a carry, the first part with floating-point arrays that
-        is not the state of an optimizer.
-        """
+        """The parameters of the run."""
         run, part = self._run()
         parts = run if isinstance(run, Mapping) else {}
         if "params" not in parts and part is None:
@@ -241,7 +237,11 @@ class Results:
         """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
 
             optimizer, row = results.best("loss")
-            params = results.best("loss").params    # of the best seed
+            params = results.best("loss").params
+
+        The pair also has the run of the best seed: `run`, as `load` returns it, and its `params`. They are the part that
+        is called `params`; or else, of a carry, the first part with floating-point arrays that is not the state of an
+        optimizer.
 
         A run that `diverged` marks counts as the worst, whatever its last value. If all are marked, for example by a
         metric that is NaN between evaluations, and in `pbt`, where members continue from others, the last values
