@@ -188,7 +188,7 @@ def test_the_progress_bar_begins_with_its_total(tmp_path: Path, monkeypatch: pyt
     run = lambda: sweeps.run(LEVELS, training, segments=2, devices=1, folder=tmp_path / "sweep")  # noqa: E731
     with monkeypatch.context() as patch:
 
-        def stopped(lane: Lane) -> None:
+        def stopped(lane: Lane, segment: int) -> None:
             raise KeyboardInterrupt
 
         patch.setattr(Lane, "advance", stopped)

@@ -397,3 +397,34 @@ def test_legacy_keys_and_the_default_key():
     assert len(np.unique(typed.metrics["loss"])) == 4
     other = sweeps.run(SGDS, linear, seeds=2, key=jax.random.key(1), **QUIET)
     assert not np.intersect1d(other.metrics["loss"], typed.metrics["loss"]).size
+
+
+def test_a_segment_has_a_number_by_which_data_are_read_once_for_all_members(tmp_path: Path):
+    """Also in a sweep that goes on, where it goes on."""
+    read, table = list[int](), np.arange(8, dtype=np.float32)
+
+    def batch(number: Any) -> Any:
+        read.append(int(number))
+        return table[number]
+
+    def advance(optimizer: Any, carry: Any, segment: Any) -> Any:
+        assert jnp.ndim(segment) == 0
+        carry = carry + optimizer.learning_rate * jax.pure_callback(
+            batch, jax.ShapeDtypeStruct((), jnp.float32), segment
+        )
+        return carry, {"sum": carry, "segment": segment}
+
+    training = sweeps.Trainable(lambda optimizer, key: jnp.zeros(()), advance)
+    folder: Any = {"folder": tmp_path, "seeds": 3} | QUIET
+    sweeps.run(SGDS, training, segments=2, **folder)
+    found = sweeps.run(SGDS, training, segments=4, **folder)
+    assert read == [0, 1, 2, 3]
+    assert (found["segment"] == np.arange(4)).all()
+    rates = np.array([0.05, 0.1], np.float32)[:, None, None]
+    np.testing.assert_allclose(found["sum"], np.broadcast_to(rates * np.cumsum(table[:4]), (2, 3, 4)), rtol=1e-6)
+    spread = sweeps.run(SGDS, training, segments=4, seeds=3, progress=False)  # over all devices
+    np.testing.assert_allclose(spread["sum"], found["sum"], rtol=1e-6)
+    found = sweeps.halving(SGDS, training, "sum", rungs=[1, 3], factor=2, **QUIET)
+    assert found["segment"][0].tolist() == [[0, 1, 2]]
+    with_default = sweeps.Trainable(training.start, lambda optimizer, carry, factor=2.0: (carry + factor, carry))
+    assert sweeps.run(SGDS, with_default, segments=2, **QUIET).metrics.tolist() == [[[0.0, 2.0]]] * 2

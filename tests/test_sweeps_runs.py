@@ -48,9 +48,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many segments of runs are trained."""
     count, advance = Counter[str](), Lane.advance
 
-    def counted(lane: Lane) -> Any:
+    def counted(lane: Lane, segment: int) -> Any:
         count["runs"] += len(lane.members) * lane.size.seeds
-        return advance(lane)
+        return advance(lane, segment)
 
     monkeypatch.setattr(Lane, "advance", counted)
     return count
@@ -338,7 +338,7 @@ def test_a_folder_of_one_sweep_of_another_training_or_search_is_refused(of_one_s
 def test_a_folder_without_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(FileNotFoundError, match="There is no sweep in"):
         sweeps.load(tmp_path / "none")
-    monkeypatch.setattr(Lane, "advance", lambda lane: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(Lane, "advance", lambda *lane: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "sweep", noisy([0.1]))
     with pytest.raises(ValueError, match="has no segment that is finished yet"):

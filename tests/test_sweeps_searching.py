@@ -68,9 +68,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Counter:
     """How many segments of runs are trained."""
     count, advance = Counter[str](), Lane.advance
 
-    def counted(lane: Lane) -> Any:
+    def counted(lane: Lane, segment: int) -> Any:
         count["runs"] += len(lane.members) * lane.size.seeds
-        return advance(lane)
+        return advance(lane, segment)
 
     monkeypatch.setattr(Lane, "advance", counted)
     return count
@@ -113,7 +113,7 @@ def test_the_work_of_halving_shrinks_with_the_members(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Progress, "total", lambda bar, n: remaining.append(n))
     monkeypatch.setattr(Progress, "advance", lambda bar, n=1, **shown: remaining.append(-n))
     advanced = Lane.advance
-    monkeypatch.setattr(Lane, "advance", lambda lane: (widths.append(lane.size.width), advanced(lane))[1])
+    monkeypatch.setattr(Lane, "advance", lambda lane, n: (widths.append(lane.size.width), advanced(lane, n))[1])
     halving()
     # A ninth of the members is one lane: nine lanes, then three for two segments each, then one for six.
     assert widths == [3] * (9 + 3 * 2 + 1 * 6)

@@ -28,7 +28,7 @@ from ._progress import Progress
 from ._results import Results, blanks, csv_of, diverged_in
 from ._runs import Batch, Carries, Place, Runs, Start
 from ._sweep import Members, Sweep, as_sweep, values_of
-from ._training import Size, Train, Trainable, check_arguments, in_segments, placement
+from ._training import Size, Train, Trainable, check_arguments, in_segments, placement, takes_number
 
 
 class Settings(NamedTuple):
@@ -202,7 +202,7 @@ class Experiment:
             if batch.done == batch.first:
                 prepare(lane, rows)
             while batch.done < last:
-                self.runs.write(batch, lane.advance(), lane)
+                self.runs.write(batch, lane.advance(batch.done), lane)
                 self.runs.tidy(spent or ())
                 self.bar.advance(len(batch.places()))
             if not keeps:
@@ -337,7 +337,8 @@ def check_training(name: str, training: Any, segments: int) -> None:
     """Raise an error if the training can't be called, or can't be cut into segments."""
     if (trainable := in_segments(training)) is not None:
         check_arguments("start", trainable.start, "start(optimizer, key)")
-        check_arguments("advance", trainable.advance, "advance(optimizer, carry)")
+        number = ", segment" if takes_number(trainable.advance) else ""
+        check_arguments("advance", trainable.advance, f"advance(optimizer, carry{number})")
         return
     if not callable(training) or isinstance(training, AbstractTransform):
         raise TypeError(

@@ -219,7 +219,7 @@ class _Search:
         lane = Lane(self.structure, members, self.experiment.keys, self.width)
         alive = dict(enumerate(trials))
         for segment in range(self.experiment.total):
-            metrics = lane.advance()
+            metrics = lane.advance(segment)
             bar.advance(len(trials))
             for row, trial in alive.items():
                 self._record(trial, segment, [x[row] for x in metrics])

@@ -33,11 +33,13 @@ from ._training import (
     Trainable,
     as_metrics,
     in_segments,
+    takes_number,
     trace,
     unjitted,
 )
 
 HYPERPARAMETER, CARRY = Axes(members=True, seeds=False), Axes(members=True, seeds=True)
+SHARED = Axes(members=False, seeds=False)
 
 
 class Structure:
@@ -71,6 +73,7 @@ class Structure:
         self.start: LaneProgram | None = None
         self.names: list[Names] = []  # of the leaves of the carry
         self.params: str | None = None
+        self.has_number = False  # that of the segment, among the arguments
         segments = in_segments(training)
         if segments is not None:
             self._trace_segments(segments, optimizer, again)
@@ -93,9 +96,9 @@ class Structure:
             static.extend([jax.tree.map(_key_type, arrays), rest])
             return jax.tree.map(key_as_data, arrays)
 
-        def advance(optimizer: PyTree, data: PyTree) -> tuple[PyTree, PyTree]:
+        def advance(optimizer: PyTree, data: PyTree, *number: Any) -> tuple[PyTree, PyTree]:
             arrays = jax.tree.map(_as_key, data, static[0])
-            out = go_on(optimizer, eqx.combine(arrays, static[1]))
+            out = go_on(optimizer, eqx.combine(arrays, static[1]), *number)
             if not isinstance(out, tuple) or len(out) != 2:
                 what = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
                 raise TypeError(f"`advance` must return a pair, `(carry, metrics)`, and it returned {what}.")
@@ -106,10 +109,13 @@ class Structure:
         beginning = trace("start", start, optimizer, self.key, again=again)
         self.start = LaneProgram(beginning, [*self.numbers, self.key_axes], self.where)
         self.names, self.params = _names_of(beginning.result), _params_of(beginning.result)
-        traced = trace("advance", advance, optimizer, beginning.result, again=again)
+        self.has_number = takes_number(go_on)
+        number = [jax.ShapeDtypeStruct((), jnp.result_type(int))] * self.has_number
+        traced = trace("advance", advance, optimizer, beginning.result, *number, again=again)
         self.metrics = traced.result[1]
-        axes = [*self.numbers, *([CARRY] * len(self.names))]
-        self.segment = LaneProgram(traced, axes, self.where, donated=range(len(self.numbers), len(axes)))
+        first, last = len(self.numbers), len(self.numbers) + len(self.names)
+        axes = [*self.numbers, *([CARRY] * len(self.names)), *([SHARED] * self.has_number)]
+        self.segment = LaneProgram(traced, axes, self.where, donated=range(first, last))
 
     def digest(self) -> str:
         """A short text that differs if the training is another program: its code, its data, or a function inside."""
@@ -122,8 +128,7 @@ class Structure:
 
     def carry_shapes(self, size: Size) -> list[jax.ShapeDtypeStruct]:
         """The shapes and placement of the carries, to restore them."""
-        shapes = self.segment.shapes(size)
-        return shapes[len(shapes) - len(self.names) :]
+        return self.segment.shapes(size)[len(self.numbers) :][: len(self.names)]
 
 
 def _names_of(carry: PyTree) -> list[Names]:
@@ -211,12 +216,13 @@ class Lane:
             self.carry = self._start()
         return self.carry
 
-    def advance(self) -> list[np.ndarray]:
-        """Run one segment, and return the leaves of its metrics, with axes of members and seeds."""
+    def advance(self, segment: int) -> list[np.ndarray]:
+        """Run a segment, and return the leaves of its metrics, with axes of members and seeds."""
         n = len(self.structure.names)
         try:
             inputs = [self._keys()] if self.structure.start is None else self.current()
-            out = self.structure.segment(self.size, [*self._arguments(), *inputs])
+            number = [np.asarray(segment, jnp.result_type(int))] * self.structure.has_number
+            out = self.structure.segment(self.size, [*self._arguments(), *inputs, *number])
             self.carry = out[:n]
             return [fetched(x)[: len(self.members)] for x in out[n:]]
         except jax.errors.JaxRuntimeError as error:

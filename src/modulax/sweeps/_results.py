@@ -239,9 +239,9 @@ class Results:
             optimizer, row = results.best("loss")
             params = results.best("loss").params
 
-        The pair also has the run of the best seed: `run`, as `load` returns it, and its `params`. They are the part that
-        is called `params`; or else, of a carry, the first part with floating-point arrays that is not the state of an
-        optimizer.
+        The pair also has the run of the best seed: `run`, as `load` returns it, and its `params`. They are the part
+        that is called `params`; or else, of a carry, the first part with floating-point arrays that is not the state of
+        an optimizer.
 
         A run that `diverged` marks counts as the worst, whatever its last value. If all are marked, for example by a
         metric that is NaN between evaluations, and in `pbt`, where members continue from others, the last values

@@ -65,11 +65,13 @@ class Trainable:
 
     Args:
         start: function of an optimizer and a random key that returns the carry.
-        advance: function of an optimizer and the carry that returns the next carry and the metrics of the segment.
+        advance: function of an optimizer and the carry that returns the next carry and the metrics of the segment. If
+            it takes three arguments, the third is the number of the segment, from 0. That is the same for all members
+            and seeds, so that data which it determines are read once for all of them.
     """
 
     start: Callable[[Any, PRNGKeyArray], PyTree]
-    advance: Callable[[Any, PyTree], tuple[PyTree, PyTree]]
+    advance: Callable[..., tuple[PyTree, PyTree]]
 
     def __post_init__(self) -> None:
         for name, function in (("start", self.start), ("advance", self.advance)):
@@ -168,8 +170,18 @@ def unjitted(function: Any) -> Any:
     return function
 
 
+def takes_number(advance: Callable[..., Any]) -> bool:
+    """Whether a function must be called with the number of the segment too."""
+    try:
+        signature = inspect.signature(advance)
+        required = [x for x in signature.parameters.values() if x.default is x.empty and x.kind < x.VAR_POSITIONAL]
+    except (TypeError, ValueError):  # of some builtins and callables, Python doesn't know it
+        return False
+    return len(required) == 3
+
+
 def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
-    """Raise an error if a function of the user can't be called with two arguments, or takes them in another order."""
+    """Raise an error if a function of the user can't be called as written, or takes the arguments in another order."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some builtins and callables, Python doesn't know it
@@ -177,7 +189,7 @@ def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
     if next(iter(signature.parameters), "") in ("key", "rng", "seed", "carry"):
         raise TypeError(f"`{name}` is called with the optimizer first: write `{call}`.")
     try:
-        signature.bind(None, None)
+        signature.bind(*[None] * (1 + call.count(",")))
     except TypeError as error:
         raise TypeError(
             f"`{name}` is called with two arguments, `{call}`, and this one is `{name}{signature}`. Give it the two, "
