@@ -1,6 +1,7 @@
 """A folder as a set of runs: what a sweep trains of it, folders put together, and results without the code."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 import modulax as mx
 from modulax import checkpoint, sweeps
+from modulax.sweeps import _folder
 from modulax.sweeps._experiment import Experiment
 from modulax.sweeps._population import Lane
 
@@ -94,6 +96,33 @@ def test_a_sweep_trains_the_runs_that_are_missing(
     other = sweeps.run(ADAMS, OF_MODELS, key=jax.random.key(7), **folder)
     assert trained.total() == 2  # other keys are other runs
     assert not (other["loss"] == found["loss"][:2, :1, :1]).any()
+
+
+def test_killed_while_it_adds_to_a_folder_it_ends_as_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A seed, a segment and a member more, of which two leave a batch behind: bit for bit, whenever it is killed."""
+    folder, left = tmp_path / "sweep", list[Path]()
+    run(folder, noisy([0.1, 0.2, 0.4]), segments=1, chunk=3)
+    more: Any = {"sweep": noisy([0.1, 0.4, 0.8]), "seeds": 3, "chunk": 2}
+
+    def noted(write: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> None:
+            left.append(tmp_path / f"{len(left)}")
+            shutil.copytree(folder, left[-1])
+            write(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_folder.os, "replace", noted(os.replace))
+        patch.setattr(_folder, "save", noted(_folder.save))
+        whole = run(folder, **more)
+    carries = sorted(path.name for path in (folder / "carries").iterdir())
+    assert len(left) > 20
+    for killed in left[1::3]:
+        assert_same(run(killed, **more), whole)
+        assert sorted(path.name for path in (killed / "carries").iterdir()) == carries
 
 
 def test_folders_are_put_together(tmp_path: Path, trained: Counter[str], both: sweeps.Sweep, undisturbed: Any):
@@ -202,8 +231,7 @@ def test_a_run_is_loaded_under_the_names_of_its_tree(undisturbed: Any):
     results, _ = undisturbed
     optimizer, key = results.sweep[1], results.keys[2]
     carry = start(optimizer, key)
-    for _ in range(2):
-        carry, metrics = advance(optimizer, carry)
+    carry, metrics = advance(optimizer, advance(optimizer, carry)[0])
     found = results.load(1, seed=2)
     assert found.keys() == {"0", "1", "2"}
     np.testing.assert_array_equal(found["0"], jax.random.key_data(key))

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -90,6 +91,7 @@ class Experiment:
         self._parents: dict[str, tuple[str, int]] = {}
         self._widths: dict[tuple[Structure, int], int] = {}
         self._call = 0  # its number in the folder
+        self._next_table = 0.0
 
     @contextlib.contextmanager
     def session(self, kind: str, settings: Settings, work: int, share: float = 1.0, search: Any = "") -> Iterator[None]:
@@ -209,7 +211,8 @@ class Experiment:
                 batch.lane = None  # frees the memory
             elif len(batches) > 1:
                 lane.leave()
-            self._save_table()
+            if time.monotonic() > self._next_table:
+                self._save_table()
         for batch in self.runs.batches:
             batch.lane = batch.lane if batch in batches else None
         for place in places:
@@ -286,8 +289,10 @@ class Experiment:
         return width
 
     def _save_table(self) -> None:
-        """Write the table of all runs of the folder."""
+        """Write the table of all runs of the folder, which takes at most a tenth of the time."""
+        begin = time.monotonic()
         self.runs.folder.write_text("results.csv", lambda: csv_of(loaded(self.runs)))
+        self._next_table = time.monotonic() + 10 * (time.monotonic() - begin)
 
     def results(self, sweep: Sweep | None = None, **more: Any) -> Results:
         """The results so far.

@@ -22,12 +22,8 @@ def converted(folder: Any, notes: dict[str, Any]) -> dict[str, Any]:
         widths = json.loads((folder.path / "chunk.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise folder.damaged("chunk.json", error) from error
-    if (
-        notes["kind"] != "run"
-        or "versions" not in notes
-        or not isinstance(widths, list)
-        or len(widths) != len(programs)
-    ):
+    is_known = notes["kind"] == "run" and "versions" in notes and isinstance(widths, list)
+    if not is_known or len(widths) != len(programs):
         raise ValueError(
             f"{folder.name} was written by an earlier version of modulax, and doesn't say which runs are in it. Finish "
             f"it with that version, or choose another folder."

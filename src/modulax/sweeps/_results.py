@@ -266,7 +266,7 @@ class Results:
         return jtu.tree_map(lambda x: x[member, seed], self.metrics), None
 
     def load(self, member: int, seed: int = 0) -> PyTree:
-        """Return a run: the carry of a `Trainable`, from its folder, or what a plain `train` returned.
+        """Return a run: the last carry of a `Trainable`, from its folder, or what a plain `train` returned.
 
             params = results.load(3, seed=1)["params"]
 

@@ -277,18 +277,20 @@ class Runs:
             arrays: an array for each leaf of the metrics.
             trained: the name of the run that was trained in each segment, or `""`, `[member, seed, segment]`.
         """
-        wanted = defaultdict[tuple[str, int], list[Any]](list)
-        for place, run in np.ndenumerate(trained):
-            if run:
-                wanted[run, place[2]].append(place)
+        rows = defaultdict[str, list[Place]](list)
+        for i, j in np.ndindex(trained.shape[:2]):
+            for run in set(trained[i, j]):
+                rows[run].append((i, j))
         for batch in reversed(self.batches):  # of several with a run, the first has the last word
-            places = batch.places()
-            for segment in range(batch.first, batch.done):
-                pairs = [(x, at) for run, at in places.items() for x in wanted.get((run, segment), ())]
-                if pairs:
-                    to, at = (tuple(np.array(x).T) for x in zip(*pairs, strict=True))
-                    for array, x in zip(arrays, self.metrics_of(batch, segment), strict=True):
-                        array[to] = x[at]
+            found = [(run, *to, *at) for run, at in batch.places().items() for to in rows.get(run, ())]
+            if not found:
+                continue
+            runs, *places = (np.array(x) for x in zip(*found, strict=True))
+            for segment in range(batch.first, min(batch.done, trained.shape[2])):
+                is_here = trained[places[0], places[1], segment] == runs
+                i, j, row, column = (x[is_here] for x in places)
+                for array, x in zip(arrays, self.metrics_of(batch, segment), strict=True):
+                    array[i, j, segment] = x[row, column]
 
     def history(self, run: str) -> dict[int, str]:
         """The run that was trained in each segment: itself, and before it began as a copy, the one it is a copy of."""
