@@ -119,8 +119,8 @@ def test_killed_while_it_adds_to_a_folder_it_ends_as_an_uninterrupted_one(
         patch.setattr(_folder, "save", noted(_folder.save))
         whole = run(folder, **more)
     carries = sorted(path.name for path in (folder / "carries").iterdir())
-    assert len(left) > 20
-    for killed in left[1::3]:
+    assert len(left) >= 12  # notes twice; carries and metrics of five segments of batches
+    for killed in left[1::2]:
         assert_same(run(killed, **more), whole)
         assert sorted(path.name for path in (killed / "carries").iterdir()) == carries
 
