@@ -245,7 +245,7 @@ def test_memory_limits_the_width(counts: Counter[str]):
 
 def test_an_exception_fails_the_batch(monkeypatch: pytest.MonkeyPatch):
     study = new_study()
-    monkeypatch.setattr(Lane, "advance", lambda lane: 1 / 0)
+    monkeypatch.setattr(Lane, "advance", lambda lane, segment: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         search(study, trials=4, batch=2)
     assert [trial.state for trial in study.trials] == [FAIL, FAIL]

@@ -153,8 +153,8 @@ def test_a_metric_is_taken_by_name(results: sweeps.Results, monkeypatch: pytest.
         (lambda: results.best("loss", reduce="average"), ValueError, "reduce"),
         (lambda: anything[0], TypeError, r"takes the name of a metric: `curve`, .* in `results\.sweep`"),
         (lambda: list(anything), TypeError, "not iterable"),
-        (lambda: anything.to_pandas(), AttributeError, r"`pandas\.DataFrame\(results\.table\(\)\)`"),
-        (lambda: anything.best_params, AttributeError, r'`best_params`\. Write `results\.best_run\("loss"\)`'),
+        (lambda: anything.to_dataframe(), AttributeError, r"write `results\.to_pandas\(\)`"),
+        (lambda: anything.best_params, AttributeError, r'`best_params`\. Write `results\.best\("loss"\)\.params`'),
     ):
         with pytest.raises(error, match=says):
             call()
@@ -188,7 +188,7 @@ def test_the_progress_bar_begins_with_its_total(tmp_path: Path, monkeypatch: pyt
     run = lambda: sweeps.run(LEVELS, training, segments=2, devices=1, folder=tmp_path / "sweep")  # noqa: E731
     with monkeypatch.context() as patch:
 
-        def stopped(lane: Lane) -> None:
+        def stopped(lane: Lane, segment: int) -> None:
             raise KeyboardInterrupt
 
         patch.setattr(Lane, "advance", stopped)

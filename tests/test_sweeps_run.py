@@ -20,7 +20,7 @@ import pytest
 import modulax as mx
 from modulax import schedules, sweeps
 from modulax.sweeps import _memory, _population, _training
-from modulax.sweeps._run import Experiment
+from modulax.sweeps._experiment import Experiment
 
 from . import settings
 
@@ -70,9 +70,10 @@ def test_one_seed_adds_no_axis_to_the_program():
 
     members = sweeps.grid(mx.SGD(0.1), learning_rate=[0.1, 0.2])
     for seeds, inside in ((1, (2, 3, 5)), (2, (2, 2, 3, 5))):
-        structure = Experiment(members, train, seeds=seeds, key=None, devices=1, segments=1).structures[0]
-        mapped, numbers = structure.segment._mapped(2), [jnp.ones(2) for _ in structure.numbers]
-        equations: Any = jax.make_jaxpr(mapped)(structure.segment.consts, *numbers, structure.keys).eqns
+        experiment = Experiment(members, train, seeds=seeds, key=None, devices=1, segments=1)
+        segment = experiment.structures[0].segment
+        mapped, numbers = segment._mapped(_training.Size(2, seeds)), [jnp.ones(2)] * len(segment.axes[1:])
+        equations: Any = jax.make_jaxpr(mapped)(segment.consts, *numbers, experiment.keys).eqns
         (shape,) = [e.outvars[0].aval.shape for e in equations if e.primitive.name == "sin"]
         assert shape == inside
 
@@ -396,3 +397,34 @@ def test_legacy_keys_and_the_default_key():
     assert len(np.unique(typed.metrics["loss"])) == 4
     other = sweeps.run(SGDS, linear, seeds=2, key=jax.random.key(1), **QUIET)
     assert not np.intersect1d(other.metrics["loss"], typed.metrics["loss"]).size
+
+
+def test_a_segment_has_a_number_by_which_data_are_read_once_for_all_members(tmp_path: Path):
+    """Also in a sweep that goes on, where it goes on."""
+    read, table = list[int](), np.arange(8, dtype=np.float32)
+
+    def batch(number: Any) -> Any:
+        read.append(int(number))
+        return table[number]
+
+    def advance(optimizer: Any, carry: Any, segment: Any) -> Any:
+        assert jnp.ndim(segment) == 0
+        carry = carry + optimizer.learning_rate * jax.pure_callback(
+            batch, jax.ShapeDtypeStruct((), jnp.float32), segment
+        )
+        return carry, {"sum": carry, "segment": segment}
+
+    training = sweeps.Trainable(lambda optimizer, key: jnp.zeros(()), advance)
+    folder: Any = {"folder": tmp_path, "seeds": 3} | QUIET
+    sweeps.run(SGDS, training, segments=2, **folder)
+    found = sweeps.run(SGDS, training, segments=4, **folder)
+    assert read == [0, 1, 2, 3]
+    assert (found["segment"] == np.arange(4)).all()
+    rates = np.array([0.05, 0.1], np.float32)[:, None, None]
+    np.testing.assert_allclose(found["sum"], np.broadcast_to(rates * np.cumsum(table[:4]), (2, 3, 4)), rtol=1e-6)
+    spread = sweeps.run(SGDS, training, segments=4, seeds=3, progress=False)  # over all devices
+    np.testing.assert_allclose(spread["sum"], found["sum"], rtol=1e-6)
+    found = sweeps.halving(SGDS, training, "sum", rungs=[1, 3], factor=2, **QUIET)
+    assert found["segment"][0].tolist() == [[0, 1, 2]]
+    with_default = sweeps.Trainable(training.start, lambda optimizer, carry, factor=2.0: (carry + factor, carry))
+    assert sweeps.run(SGDS, with_default, segments=2, **QUIET).metrics.tolist() == [[[0.0, 2.0]]] * 2

@@ -8,6 +8,7 @@ from ._hypergradient import (
     checkpointed_scan as checkpointed_scan,
     hypergradient as hypergradient,
 )
+from ._loaded import load as load, merge as merge
 from ._lr_finder import RangeTest as RangeTest, lr_finder as lr_finder
 from ._optuna import optuna as optuna
 from ._pbt import pbt as pbt

@@ -1,6 +1,5 @@
 """Hyperparameters that a carry holds, in the state of `Injected` or as copies: `pbt` changes them there too."""
 
-import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +17,6 @@ from ..tree._names import joined
 from ..tree._paths import Names, named_leaves
 from ..tree._state import states_with_names
 from ._population import Lane, Structure
-from ._sweep import Members
 
 COPIES = ("copy", "copy_p", "device_put", "convert_element_type")  # operations that keep a value
 CALLS = ("jit", "pjit")  # the name of the operation depends on the version of JAX
@@ -128,21 +126,13 @@ def _program_of(equation: Any) -> Jaxpr | None:
     return equation.params["jaxpr"].jaxpr if equation.primitive.name in CALLS else None
 
 
-def write_values(lane: Lane, members: Members, replaced: np.ndarray, leaves: Mapping[str, list[int]]) -> None:
-    """Write the hyperparameters of the replaced members into the carry with which a lane begins."""
-    rows = [row for row, place in enumerate(lane.places) if place in replaced]
-    if leaves and rows:
-        values = {path: [members[lane.places[row]].hyperparameters()[path] for row in rows] for path in leaves}
-        lane.begin = functools.partial(_written, lane.begin, rows, values, leaves)
-
-
-def _written(
-    begin: Any, rows: list[int], values: Mapping[str, list[Any]], leaves: Mapping[str, list[int]]
-) -> list[Any]:
-    """The carry with values in some rows of its leaves, the same for all seeds."""
-    carry = list(begin())
-    for path, of_path in leaves.items():
+def write_values(lane: Lane, places: Sequence[int], replaced: np.ndarray, leaves: Mapping[str, list[int]]) -> None:
+    """Write the hyperparameters of the replaced members into the carry with which a lane begins, for all seeds."""
+    rows = np.array([row for row, place in enumerate(places) if place in replaced])
+    carry = list(lane.current())
+    for path, of_path in leaves.items() if rows.size else ():
+        values = np.asarray([lane.members[row].hyperparameters()[path] for row in rows])
         for i in of_path:
-            new = np.asarray(values[path]).reshape(-1, *[1] * (carry[i].ndim - 1))
-            carry[i] = jnp.asarray(carry[i]).at[np.array(rows)].set(new.astype(carry[i].dtype))
-    return carry
+            new = values.reshape(-1, *[1] * (carry[i].ndim - 1))
+            carry[i] = jnp.asarray(carry[i]).at[rows].set(new.astype(carry[i].dtype))
+    lane.carry = carry

@@ -16,9 +16,10 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, check_option
 from .._support.tables import html_table, table
 from ._comparison_plot import plot_comparison
+from ._experiment import Experiment, Settings, checked_key
 from ._panels import REDUCTIONS
 from ._results import Results
-from ._run import Experiment, Settings, checked_key, train_all
+from ._run import train_all
 from ._spaces import AbstractSpace, check_spaces, drawn, seed_of
 from ._statistics import Interval, best_of, intervals
 from ._sweep import Sweep, check_optimizer, concat
@@ -268,6 +269,7 @@ def compare(
     devices: Any = None,
     memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
+    tags: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Comparison:
     """Tune each optimizer within a declared space with the same budget, and compare the chosen ones on new seeds.
@@ -313,6 +315,7 @@ def compare(
         devices: as in `run`.
         memory: as in `run`.
         folder: as in `run`; it gets a folder for the search, its extension and the new seeds each.
+        tags: as in `run`.
         progress: as in `run`.
 
     Raises:
@@ -333,7 +336,8 @@ def compare(
         )
         for name in (metric, test if test is not None else metric):
             experiment.results().scores(name, mode=mode)  # an error if there is no such metric
-        return train_all(experiment, Settings(chunk, memory, None if folder is None else Path(folder) / what, progress))
+        below = None if folder is None else Path(folder) / what
+        return train_all(experiment, Settings(chunk, memory, below, tags, progress))
 
     found = {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()}
     search = trained({name: sweep for name, (sweep, _) in found.items()}, "search", of_search, 1)

@@ -12,7 +12,7 @@ from jaxtyping import Array, PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
 from .._support.plotting import pyplot
-from ._run import checked_key
+from ._experiment import checked_key
 
 LossFunction = Callable[[Any], tuple[Array, Mapping[str, Array]]]
 Make = Callable[[int, PRNGKeyArray], tuple[AbstractTransform, Any, LossFunction]]

@@ -1,4 +1,4 @@
-"""Descriptions: a member of a sweep as text, by which a folder recognizes its sweep, and the first difference."""
+"""Descriptions: a member of a sweep as text, by which a folder recognizes it, and the first difference."""
 
 import hashlib
 import re
@@ -22,6 +22,16 @@ def described(member: AbstractTransform) -> str:
     numbers = [hashlib.sha256(fetched(x).tobytes()).hexdigest()[:16] for x in arrays]
     text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(f"{member:all}".split()))
     return f"{text} with {', '.join(numbers)}" if numbers else text
+
+
+def without_numbers(member: AbstractTransform) -> str:
+    """The description of a member with zeros for all numbers: members of one structure have the same."""
+    return described(jtu.tree_map(np.zeros_like, member))
+
+
+def name_of(*parts: Any) -> str:
+    """A short name that differs if the parts differ."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

@@ -3,16 +3,15 @@
 import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._support.checks import check_integer
-from ._population import Lane, regrouped
+from ._experiment import Experiment, Settings
 from ._results import Results
-from ._run import Experiment, Settings
 from ._sweep import Members, Sweep
 from ._training import Trainable
 
@@ -32,6 +31,7 @@ def halving(
     devices: Any = None,
     memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
+    tags: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Results:
     """Search by successive halving: after each rung, only the best `1 / factor` of the members are trained further.
@@ -66,7 +66,9 @@ def halving(
             don't fit into the memory, so that one program serves the first three rungs.
         devices: as in `run`.
         memory: as in `run`.
-        folder: as in `run`; a search that was interrupted goes on.
+        folder: as in `run`; a search that was interrupted goes on. Its runs are those of `run`, so that it trains no
+            segment that is there, and a later sweep goes on with the members that were dropped.
+        tags: as in `run`.
         progress: as in `run`.
 
     Returns:
@@ -83,31 +85,13 @@ def halving(
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error before anything is trained
     work = _work(ends, len(experiment.sweep), factor)
-    what = {"rungs": ends, "factor": factor, "ranked_by": [metric or "", mode, reduce]}
-    with experiment.session("halving", Settings(chunk, memory, folder, progress), work, share=1 / factor**2, **what):
+    with experiment.session("halving", Settings(chunk, memory, folder, tags, progress), work, share=1 / factor**2):
         alive = np.arange(len(experiment.sweep))
-        groups = experiment.lanes()
-        for rung, (first, last) in enumerate(itertools.pairwise([0, *ends])):
-            group = {f"{rung}-{i}-{j:03d}": lane for i, row in enumerate(groups) for j, lane in enumerate(row)}
-            experiment.train(group, first, last)
-            results = experiment.results()
-            experiment.save_table(results)
-            costs = results._finite_costs(metric, mode=mode, reduce=reduce)[alive]
+        for end in ends:
+            experiment.train(alive.tolist(), end, keeps=True)
+            costs = experiment.results()._finite_costs(metric, mode=mode, reduce=reduce)[alive]
             alive = np.sort(alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]])
-            groups = [_compacted(row, alive, factor) for row in groups]
     return experiment.results()
-
-
-def _compacted(group: list[Lane], alive: np.ndarray, factor: int) -> list[Lane]:
-    """The lanes of the members of a group that are left; narrower ones if most of a lane would be empty."""
-    members = {place: member for lane in group for place, member in zip(lane.places, lane.members, strict=True)}
-    left = [place for place in members if place in alive]
-    if not left:
-        return []
-    width, where = group[0].width, group[0].structure.where
-    if where.rounded(len(left)) * factor**2 <= width:
-        width = where.rounded(len(left))
-    return regrouped(group, left, [members[place] for place in left], width, left)
 
 
 def _ends(rungs: int | Sequence[int] | None, factor: int) -> list[int]:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, listing
 from .._support.plotting import pyplot
+from ._experiment import Experiment, Settings
 from ._plots import set_heights
 from ._results import Results
-from ._run import Experiment, Settings, train_all
+from ._run import train_all
 from ._sweep import check_optimizer, grid, paths_of
 from ._training import Train, Trainable
 
@@ -109,6 +111,7 @@ def lr_finder(
     devices: Any = None,
     memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
+    tags: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> RangeTest:
     r"""Test `n` learning rates between `low` and `high`, in equal ratios, and suggest one.
@@ -155,6 +158,7 @@ def lr_finder(
         devices: as in `run`.
         memory: as in `run`.
         folder: as in `run`.
+        tags: as in `run`.
         progress: as in `run`.
 
     Returns:
@@ -179,7 +183,7 @@ def lr_finder(
         sweep, train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.lr_finder"
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
-    results = train_all(experiment, Settings(chunk, memory, folder, progress))
+    results = train_all(experiment, Settings(chunk, memory, folder, tags, progress))
     scores = results._sound_scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _suggestion(rates, scores, mode)
     best = float(rates[int(smoothed.argmax() if mode == "max" else smoothed.argmin())])

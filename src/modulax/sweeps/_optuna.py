@@ -13,14 +13,14 @@ from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
+from ._experiment import Experiment
 from ._memory import fitting, free_memory
 from ._population import Lane
 from ._progress import Progress
-from ._results import Results
-from ._run import Experiment, blank
+from ._results import Results, blanks
 from ._spaces import AbstractSpace, check_spaces
 from ._sweep import Members, Sweep, check_optimizer, combined
-from ._training import Train, Trainable
+from ._training import Size, Train, Trainable
 
 
 class _Study:
@@ -188,8 +188,8 @@ class _Search:
         self.objectives = [0 if name is None else leaves.index(name) for name in study.metrics]  # among the leaves
         where, self.structure = experiment.where, experiment.structures[0]
         budget = free_memory(list(where.mesh.devices.flat)) if memory is None else float(memory)
-        self.width = fitting(self.structure.needed, batch, where.rounded, None, budget)
-        experiment.widths = [self.width]
+        seeds = experiment.keys.shape[0]
+        self.width = fitting(lambda n: self.structure.needed(Size(n, seeds)), batch, where.rounded, None, budget)
 
     def train(self, count: int, bar: Progress) -> None:
         """Train a batch of trials."""
@@ -216,10 +216,10 @@ class _Search:
 
     def _train_lane(self, members: Members, trials: Sequence[Any], bar: Progress) -> None:
         """Train some trials, report every segment, and tell how each ended."""
-        lane = Lane(self.structure, range(len(trials)), members, self.width)
+        lane = Lane(self.structure, members, self.experiment.keys, self.width)
         alive = dict(enumerate(trials))
         for segment in range(self.experiment.total):
-            metrics = lane.advance()
+            metrics = lane.advance(segment)
             bar.advance(len(trials))
             for row, trial in alive.items():
                 self._record(trial, segment, [x[row] for x in metrics])
@@ -258,7 +258,7 @@ class _Search:
         return np.stack(columns, 1)
 
     def _blank(self) -> list[np.ndarray]:
-        return [blank(x.shape[1:], x.dtype) for x in self.experiment.metrics]
+        return [x[0] for x in blanks(1, self.experiment.leaves)]
 
     def results(self) -> Results:
         """The results of all trials of the study."""
@@ -272,7 +272,8 @@ class _Search:
     def _results(self, sweep: Sweep, trials: Sequence[Any]) -> Results:
         rows = [self.metrics.get(trial.number) or self._from_study(trial) for trial in trials]
         metrics = [np.stack(x) for x in zip(*rows, strict=True)]
-        return self.experiment.results_of(sweep, metrics, np.array([self.trained[trial.number] for trial in trials]))
+        trained = np.array([self.trained[trial.number] for trial in trials])
+        return self.experiment.results_of(sweep, metrics, trained, chunk=(self.width,))
 
     def _from_study(self, trial: Any) -> list[np.ndarray]:
         """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""

@@ -14,10 +14,11 @@ from ._html import columns_of
 REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
 
 
-def reduced(values: np.ndarray, mode: str, reduce: str) -> np.ndarray:
-    """Reduce the axis of seeds, the second one. A value that is infinite or NaN counts as the worst."""
+def reduced(values: np.ndarray, mode: str, reduce: str, is_there: np.ndarray) -> np.ndarray:
+    """Reduce the axis of seeds, the second one. A value that is infinite or NaN counts as the worst, if it is there."""
     worst = np.inf if mode == "min" else -np.inf
-    return REDUCTIONS[reduce](np.where(np.isfinite(values), values, worst), axis=1)
+    rows = zip(np.where(np.isfinite(values), values, worst), is_there, strict=True)
+    return np.array([REDUCTIONS[reduce](row[there], axis=0) for row, there in rows])
 
 
 class Spread(NamedTuple):
@@ -32,9 +33,9 @@ class Spread(NamedTuple):
         return Spread(*(x[np.asarray(members)] for x in self))
 
 
-def spread(values: np.ndarray, mode: str, reduce: str) -> Spread:
+def spread(values: np.ndarray, mode: str, reduce: str, is_there: np.ndarray) -> Spread:
     """The spread over the axis of seeds, the second one."""
-    middle, finite = reduced(values, mode, reduce), np.ma.masked_invalid(values)
+    middle, finite = reduced(values, mode, reduce, is_there), np.ma.masked_invalid(values)
     ends = (x.filled(np.nan) for x in (finite.min(axis=1), finite.max(axis=1)))
     return Spread(np.where(np.isfinite(middle), middle, np.nan), *ends)
 
@@ -148,7 +149,8 @@ class Panels:
         self.class_of = self.optimizers.places().astype(int)
         self.classes = {name: np.flatnonzero(self.class_of == i) for i, name in enumerate(self.optimizers.texts())}
         final = results.final(metric).astype(np.float64)
-        self.final = spread(final, mode, reduce)
+        self.is_there = results._is_there()
+        self.final = spread(final, mode, reduce, self.is_there)
         self.seeds = final.shape[1]
         self.curves = results.curve(metric).astype(np.float64)
         self.every = every or 1
@@ -162,7 +164,7 @@ class Panels:
         self.limits = limits(final[is_finite], mode)
         low, high = self.limits or (-np.inf, np.inf)
         is_far = is_finite & (final > high if mode == "min" else final < low)
-        self.is_bad = (~is_finite | is_far).any(axis=1)
+        self.is_bad = (~is_finite & self.is_there | is_far).any(axis=1)
         self.bad_label = "diverged or far off" if is_far.any() else "diverged"
         self.legend: dict[str, Any] = {}
 

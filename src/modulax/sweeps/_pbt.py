@@ -1,5 +1,6 @@
 """Population-based training: members copy from better ones while they train, and change their hyperparameters."""
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,9 +11,9 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing
 from ._carried import leaves_of, write_values
-from ._population import regrouped
+from ._description import described
+from ._experiment import Experiment, Settings
 from ._results import Results
-from ._run import Experiment, Settings
 from ._spaces import AbstractSpace, seed_of
 from ._sweep import Members, Sweep, as_sweep, paths_of
 from ._training import Trainable
@@ -35,6 +36,7 @@ def pbt(
     devices: Any = None,
     memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
+    tags: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Results:
     """Train a population; after each segment, the worst members continue from the best, with other hyperparameters.
@@ -66,6 +68,7 @@ def pbt(
         devices: as in `run`.
         memory: as in `run`.
         folder: as in `run`; a training that was interrupted goes on.
+        tags: as in `run`.
         progress: as in `run`.
 
     Returns:
@@ -89,34 +92,33 @@ def pbt(
         population, trainable, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
     )
     experiment.results().scores(metric)  # an error before anything is trained
-    what = {
-        "explore": {name: _text(x) for name, x in explore.items()},
-        "exploit": exploit,
-        "ranked_by": [metric or "", mode],
-    }
+    search = [sorted((name, _text(x)) for name, x in explore.items()), exploit, metric or "", mode]
+    search += [described(member) for member in population]
     stored = leaves_of(experiment.structures[0], paths)
     members = list(population)
     history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
-    with experiment.session("pbt", Settings(chunk, memory, folder, progress), work=size * segments, **what):
-        (group,) = experiment.lanes()
+    settings = Settings(chunk, memory, folder, tags, progress)
+    with experiment.session("pbt", settings, work=size * segments, search=search):
+        spent = set[str]()
         for segment in range(segments):
+            sources = np.arange(size)
             if segment > 0:
                 random = np.random.default_rng(seed_of(experiment.key, segment - 1))
-                so_far = experiment.results_of(population, experiment.metrics, experiment.segments, parents=parents)
+                so_far = experiment.results(parents=parents)
                 sources = _sources(so_far._finite_costs(metric, mode=mode), replaced, random)
                 members = _successors(members, sources, changes, random)
                 parents[:, segment] = sources
-                group = regrouped(group, range(size), members, group[0].width, sources.tolist())
-                for lane in group:
-                    write_values(lane, members, np.flatnonzero(sources != np.arange(size)), stored)
+            others = np.flatnonzero(sources != np.arange(size))
+            for place in others.tolist():
+                spent.update(experiment.names[place])
+                experiment.replace(place, members[place], int(sources[place]), segment)
             for path, name in columns.items():
                 history[name][:, segment] = [member.hyperparameters()[path] for member in members]
-            experiment.folder.set_history(segment, {name: x[:, segment].tolist() for name, x in history.items()})
-            experiment.train({f"{i:03d}": lane for i, lane in enumerate(group)}, segment, segment + 1)
-        final, more = _with_members(population, members, columns), {"history": history, "parents": parents}
-        results = experiment.results_of(final, experiment.metrics, experiment.segments, **more)
-        experiment.save_table(results)
+            write = functools.partial(write_values, replaced=others, leaves=stored)
+            experiment.train([*range(size)], segment + 1, keeps=True, spent=spent, prepare=write)
+        final = _with_members(population, members, columns)
+        results = experiment.results(final, history=history, parents=parents)
     return results
 
 

@@ -121,7 +121,7 @@ MISSING = {
 
 def _curves(ax: Any, panels: Panels) -> None:
     """The metric over time: a line for each member, and the range of its seeds if there are few members."""
-    values = spread(panels.curves, panels.mode, panels.reduce)
+    values = spread(panels.curves, panels.mode, panels.reduce, panels.is_there)
     has_bands = len(panels.curves) <= MANY and panels.seeds > 1
     for i, color in enumerate(_colors(ax, panels)):
         _curve(ax, panels, values.of(i), i, color, has_bands)

@@ -5,26 +5,41 @@ their carries: what one call of the program runs. If there are fewer members tha
 repeated, so that there is one program for all lanes.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from .._support.checks import listing
 from .._support.keys import is_typed_key
-from ..tree._paths import dotted
+from ..tree._paths import Names, dotted, named_leaves
+from ..tree._state import states_with_names
 from ._description import first_difference
 from ._memory import exhausted, peak
 from ._program import content_of, fetched
 from ._sweep import Group, Members, stacked
-from ._training import Axes, Keys, LaneProgram, Placement, Train, Trainable, as_metrics, in_segments, trace, unjitted
+from ._training import (
+    Axes,
+    Keys,
+    LaneProgram,
+    Placement,
+    Size,
+    Train,
+    Trainable,
+    as_metrics,
+    in_segments,
+    takes_number,
+    trace,
+    unjitted,
+)
 
 HYPERPARAMETER, CARRY = Axes(members=True, seeds=False), Axes(members=True, seeds=True)
+SHARED = Axes(members=False, seeds=False)
 
 
 class Structure:
@@ -35,23 +50,30 @@ class Structure:
     Args:
         training: `train` or a `Trainable`.
         group: the members, of which the first one is traced.
-        keys: the random keys: `[seed]`, the same for all members, or `[member, seed]`.
+        key: the shape of a random key.
         where: the devices.
-        own_keys: whether the keys are `[member, seed]`.
+        own_keys: whether the keys are `[member, seed]`, in place of `[seed]` for all members.
         again: whether the training is traced again, to see that this gives the same program.
     """
 
     def __init__(
-        self, training: Any, group: Group, keys: Keys, where: Placement, *, own_keys: bool = False, again: bool = True
+        self,
+        training: Any,
+        group: Group,
+        key: jax.ShapeDtypeStruct,
+        where: Placement,
+        *,
+        own_keys: bool = False,
+        again: bool = True,
     ):
-        self.group, self.keys, self.where = group, keys, where
+        self.group, self.key, self.where = group, key, where
         self.key_axes = Axes(members=own_keys, seeds=True)
-        self.key = jax.ShapeDtypeStruct(keys.shape[2 if own_keys else 1 :], keys.dtype)
-        self.seeds = keys.shape[1 if own_keys else 0]
         optimizer = group.members[0]
         self.numbers = [HYPERPARAMETER] * len(jtu.tree_leaves(optimizer))
         self.start: LaneProgram | None = None
-        self.carry_leaves = 0
+        self.names: list[Names] = []  # of the leaves of the carry
+        self.params: str | None = None
+        self.has_number = False  # that of the segment, among the arguments
         segments = in_segments(training)
         if segments is not None:
             self._trace_segments(segments, optimizer, again)
@@ -63,7 +85,7 @@ class Structure:
 
         traced = trace("train", train, optimizer, self.key, again=again)
         self.metrics = traced.result
-        self.segment = LaneProgram(traced, [*self.numbers, self.key_axes], where, self.seeds)
+        self.segment = LaneProgram(traced, [*self.numbers, self.key_axes], where)
 
     def _trace_segments(self, training: Trainable, optimizer: PyTree, again: bool) -> None:
         begin, go_on = unjitted(training.start), unjitted(training.advance)
@@ -74,9 +96,9 @@ class Structure:
             static.extend([jax.tree.map(_key_type, arrays), rest])
             return jax.tree.map(key_as_data, arrays)
 
-        def advance(optimizer: PyTree, data: PyTree) -> tuple[PyTree, PyTree]:
+        def advance(optimizer: PyTree, data: PyTree, *number: Any) -> tuple[PyTree, PyTree]:
             arrays = jax.tree.map(_as_key, data, static[0])
-            out = go_on(optimizer, eqx.combine(arrays, static[1]))
+            out = go_on(optimizer, eqx.combine(arrays, static[1]), *number)
             if not isinstance(out, tuple) or len(out) != 2:
                 what = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
                 raise TypeError(f"`advance` must return a pair, `(carry, metrics)`, and it returned {what}.")
@@ -85,21 +107,41 @@ class Structure:
             return jax.tree.map(key_as_data, following), as_metrics("advance", out[1])
 
         beginning = trace("start", start, optimizer, self.key, again=again)
-        self.start = LaneProgram(beginning, [*self.numbers, self.key_axes], self.where, self.seeds)
-        self.carry_leaves = len(jtu.tree_leaves(beginning.result))
-        traced = trace("advance", advance, optimizer, beginning.result, again=again)
+        self.start = LaneProgram(beginning, [*self.numbers, self.key_axes], self.where)
+        self.names, self.params = _names_of(beginning.result), _params_of(beginning.result)
+        self.has_number = takes_number(go_on)
+        number = [jax.ShapeDtypeStruct((), jnp.result_type(int))] * self.has_number
+        traced = trace("advance", advance, optimizer, beginning.result, *number, again=again)
         self.metrics = traced.result[1]
-        axes = [*self.numbers, *([CARRY] * self.carry_leaves)]
-        self.segment = LaneProgram(traced, axes, self.where, self.seeds, donated=range(len(self.numbers), len(axes)))
+        first, last = len(self.numbers), len(self.numbers) + len(self.names)
+        axes = [*self.numbers, *([CARRY] * len(self.names)), *([SHARED] * self.has_number)]
+        self.segment = LaneProgram(traced, axes, self.where, donated=range(first, last))
 
     def digest(self) -> str:
         """A short text that differs if the training is another program: its code, its data, or a function inside."""
         programs = [program for program in (self.start, self.segment) if program is not None]
         return "-".join(content_of(program.traced.closed).digest() for program in programs)
 
-    def needed(self, width: int) -> int:
-        """The bytes per device that a lane of so many members needs at its peak; the program is compiled for that."""
-        return max(peak(program.compiled(width)) for program in (self.start, self.segment) if program is not None)
+    def needed(self, size: Size) -> int:
+        """The bytes per device that a lane of this size needs at its peak; the program is compiled for that."""
+        return max(peak(program.compiled(size)) for program in (self.start, self.segment) if program is not None)
+
+    def carry_shapes(self, size: Size) -> list[jax.ShapeDtypeStruct]:
+        """The shapes and placement of the carries, to restore them."""
+        return self.segment.shapes(size)[len(self.numbers) :][: len(self.names)]
+
+
+def _names_of(carry: PyTree) -> list[Names]:
+    """The names of the leaves of a carry; their numbers if two have the same name."""
+    names = [names or ("",) for names, _ in named_leaves(carry)]
+    return names if len(set(names)) == len(names) else [(str(i),) for i in range(len(names))]
+
+
+def _params_of(carry: PyTree) -> str | None:
+    """The first part of a carry with floating-point arrays that is not the state of an optimizer, or None."""
+    states = [names for names, _ in states_with_names(carry)]
+    floats = [names for names, x in named_leaves(carry) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return next((x[0] for x in floats if x and not any(x[: len(names)] == names for names in states)), None)
 
 
 def key_as_data(x: Any) -> Any:
@@ -143,103 +185,68 @@ class Lane:
 
     Args:
         structure: the training.
-        places: the places of the members in the sweep.
         members: the optimizers.
+        keys: the random keys, `[seed]` or `[member, seed]`.
         width: for how many members the program is.
     """
 
-    def __init__(self, structure: Structure, places: Sequence[int], members: Members, width: int):
-        self.structure, self.places, self.members, self.width = structure, list(places), tuple(members), width
+    def __init__(self, structure: Structure, members: Members, keys: Keys, width: int):
+        self.structure, self.members, self.keys = structure, tuple(members), keys
+        self.size = Size(width, keys.shape[1 if structure.key_axes.members else 0])
         self.carry: list[Any] | None = None
-        # Called for the carry when it is first needed: a lane whose segments are all in the folder needs none.
-        self.begin: Callable[[], list[Any]] = self._start
 
     def padded(self, rows: Sequence[Any]) -> list[Any]:
         """The rows, with the last one repeated, for the width of the lane."""
-        return [*rows, *([rows[-1]] * (self.width - len(rows)))]
+        return [*rows, *([rows[-1]] * (self.size.width - len(rows)))]
 
     def _arguments(self) -> list[Any]:
         return jtu.tree_leaves(stacked(self.padded(self.members)))
 
     def _keys(self) -> Keys:
-        keys = self.structure.keys
-        return keys[np.array(self.padded(self.places))] if self.structure.key_axes.members else keys
+        is_own = self.structure.key_axes.members
+        return self.keys[np.array(self.padded(range(len(self.members))))] if is_own else self.keys
 
     def _start(self) -> list[Any]:
         program = self.structure.start
-        return [] if program is None else program(self.width, [*self._arguments(), self._keys()])
+        return [] if program is None else program(self.size, [*self._arguments(), self._keys()])
 
     def current(self) -> list[Any]:
-        """The carry."""
+        """The carry, with which the members begin unless there is one."""
         if self.carry is None:
-            self.carry = self.begin()
+            self.carry = self._start()
         return self.carry
 
-    def advance(self) -> list[np.ndarray]:
-        """Run one segment, and return the leaves of its metrics, with axes of members and seeds."""
-        n = self.structure.carry_leaves
+    def advance(self, segment: int) -> list[np.ndarray]:
+        """Run a segment, and return the leaves of its metrics, with axes of members and seeds."""
+        n = len(self.structure.names)
         try:
             inputs = [self._keys()] if self.structure.start is None else self.current()
-            out = self.structure.segment(self.width, [*self._arguments(), *inputs])
+            number = [np.asarray(segment, jnp.result_type(int))] * self.structure.has_number
+            out = self.structure.segment(self.size, [*self._arguments(), *inputs, *number])
             self.carry = out[:n]
             return [fetched(x)[: len(self.members)] for x in out[n:]]
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            raise MemoryError(exhausted(self.width, self.structure.where.rounded)) from error
+            raise MemoryError(exhausted(self.size.width, self.structure.where.rounded)) from error
 
     def leave(self) -> None:
         """Move the carry to the host, if there is one, so that the memory of the devices is free for other lanes."""
         if self.carry is not None:
             self.carry = [fetched(x) for x in self.carry]
 
-    def template(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes and placement of the carry, to restore it."""
-        shapes = self.structure.segment.shapes(self.width)
-        return shapes[len(shapes) - self.structure.carry_leaves :]
-
-
-def lanes(structure: Structure, places: Sequence[int], members: Members, width: int) -> list[Lane]:
-    """Members in lanes of one width."""
-    starts = range(0, len(places), width)
-    return [Lane(structure, places[i : i + width], members[i : i + width], width) for i in starts]
-
-
-def regrouped(
-    old: Sequence[Lane], places: Sequence[int], members: Members, width: int, sources: Sequence[int]
-) -> list[Lane]:
-    """Lanes of members that continue from the carries of members of the old lanes.
-
-    Args:
-        old: the lanes so far, of one structure.
-        places: the places of the members.
-        members: the optimizers.
-        width: the width of the lanes.
-        sources: for each place, the place whose carry it continues from.
-    """
-    home = {place: (lane, row) for lane in old for row, place in enumerate(lane.places)}
-    new = lanes(old[0].structure, places, members, width)
-    for number, lane in enumerate(new):
-        rows = [home[source] for source in sources[number * width : (number + 1) * width]]
-        lane.begin = functools.partial(_gathered, lane.padded(rows))
-    return new
-
-
-def _gathered(rows: Sequence[tuple[Lane, int]]) -> list[Any]:
-    """The carry that consists of rows of the carries of other lanes."""
-    only = rows[0][0]
-    if all(lane is only for lane, _ in rows):  # the carry stays on the devices
-        places = np.array([row for _, row in rows])
-        return [x[places] for x in only.current()]
-    return [np.stack([np.asarray(lane.current()[i][row]) for lane, row in rows]) for i in range(len(only.current()))]
-
 
 def structures(
-    training: Train | Trainable, groups: Sequence[Group], keys: Keys, where: Placement, *, own_keys: bool
+    training: Train | Trainable,
+    groups: Sequence[Group],
+    key: jax.ShapeDtypeStruct,
+    where: Placement,
+    *,
+    own_keys: bool,
 ) -> list[Structure]:
     """The training traced for every structure; an error if the metrics differ."""
     rows = enumerate(groups)
-    traced = [Structure(training, group, keys, where, own_keys=own_keys, again=i == 0) for i, group in rows]
+    traced = [Structure(training, group, key, where, own_keys=own_keys, again=i == 0) for i, group in rows]
     first, *others = traced
     for other in others:
         difference = first_difference(arrays_by_path(first.metrics), arrays_by_path(other.metrics))

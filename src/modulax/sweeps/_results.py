@@ -2,26 +2,58 @@
 
 import csv
 import dataclasses
+import functools
+import importlib
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
 from .._support.checks import check_option, listing, suggestion
+from ..checkpoint._stored import nested
 from ..tree._paths import dotted
 from ._html import columns_of, html_rows
+from ._members import AbstractMembers
 from ._panels import REDUCTIONS, Panels, reduced
 from ._plots import plot
-from ._sweep import Sweep
+from ._runs import Carries
 from ._training import Keys
 
-OF_A_RUN = ("best_params", "best_parameters", "best_model", "params", "load")
-DATA_FRAMES = ("to_pandas", "to_dataframe", "to_frame", "dataframe", "df")
+OF_A_RUN = ("best_params", "best_parameters", "best_model", "params")
+DATA_FRAMES = ("to_dataframe", "to_frame", "dataframe", "df", "pandas")
+
+
+class Best(tuple[Any, dict[str, Any]]):
+    """The best member: a pair of the optimizer and its row, with its best run.
+
+    optimizer, row = results.best("loss")
+    params = results.best("loss").params
+    """
+
+    _run: Callable[[], tuple[PyTree, str | None]]  # the run, and the part of it that has the parameters
+
+    @property
+    def run(self) -> PyTree:
+        """The run of its best seed, as `Results.load` returns it."""
+        return self._run()[0]
+
+    @property
+    def params(self) -> PyTree:
+        """The parameters of the run."""
+        run, part = self._run()
+        parts = run if isinstance(run, Mapping) else {}
+        if "params" not in parts and part is None:
+            raise ValueError(
+                f"What the training returned has no part `params`: there are {listing(parts) or 'no parts'}. Return "
+                f'the parameters as `{{"loss": loss, "params": params}}`.'
+            )
+        return parts["params" if "params" in parts else part]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,9 +61,9 @@ class Results:
     """The result of a sweep.
 
     Attributes:
-        sweep: the optimizers.
+        sweep: the optimizers; of `sweeps.load`, their texts.
         metrics: what the training returned, as NumPy arrays with leading axes `[member, seed]`; of a `Trainable`,
-            `[member, seed, segment]`.
+            `[member, seed, segment]`. Of `sweeps.load`, in nested dicts.
         diverged: whether a metric of a run is infinite or NaN, `[member, seed]`.
         segments: how many segments each member was trained for; 1 for a plain `train`.
         total: the number of segments in the metrics.
@@ -40,9 +72,12 @@ class Results:
         chunk: how many members were trained at a time, for each structure of the sweep.
         history: of `pbt`, the values of each explored hyperparameter, `[member, segment]`.
         parents: of `pbt`, the member whose carry each member continued from, `[member, segment]`.
+        missing: of `sweeps.load`, the runs that the folder doesn't have to the end of their member, `[member, seed]`.
+        calls: of `sweeps.load`, the versions, the git commit and the tags of each call that added to the folder.
+        carries: of a `Trainable`, where the carries are.
     """
 
-    sweep: Sweep
+    sweep: AbstractMembers
     metrics: PyTree
     diverged: np.ndarray
     segments: np.ndarray
@@ -51,6 +86,9 @@ class Results:
     total: int
     history: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     parents: np.ndarray | None = None
+    missing: np.ndarray | None = None
+    calls: tuple[dict[str, Any], ...] = ()
+    carries: Carries | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}{list(x.shape)}" for name, x in self._named().items())
@@ -58,21 +96,32 @@ class Results:
         return f"Results({len(self.sweep)} members, {self.diverged.shape[1]} seeds; {names}{bad})"
 
     def _repr_html_(self) -> str:
-        metrics = {self._column(name): self.final(name).mean(1) for name in self._named()}
-        bad = {"diverged": self.diverged.sum(1)} if self.diverged.any() else {}
-        more = {name: x.tolist() for name, x in (metrics | bad).items()}
-        rows = [row | {name: x[i] for name, x in more.items()} for i, row in enumerate(self.sweep.table())]
+        final = {self._column(name): self.final(name) for name in self._named()}
+        bad = {"diverged": self.diverged.sum(1).tolist()} if self.diverged.any() else {}
+        rows = [
+            row
+            | {name: x[i][there].mean().item() for name, x in final.items()}
+            | {name: x[i] for name, x in bad.items()}
+            for i, (row, there) in enumerate(zip(self.sweep.table(), self._is_there(), strict=True))
+        ]
         return html_rows(f"{self!r}: the mean of the last values over the seeds", rows)
 
     def __getitem__(self, metric: str) -> Any:
-        """Return a metric by name: `results["loss"]` is `results.metrics["loss"]`, which may be a tree of arrays."""
+        """Return a metric by name: `results["loss"]` is `results.metrics["loss"]`, which may be a tree of arrays.
+
+        A part deeper inside is found by its dotted path, as a dict of arrays.
+        """
         if not isinstance(metric, str):
             raise TypeError(
                 f"`results[...]` takes the name of a metric: {listing(self._named())}. The optimizers are in "
                 f"`results.sweep`, and the first axis of a metric is that of the members."
             )
-        is_tree = isinstance(self.metrics, Mapping) and metric in self.metrics
-        return self.metrics[metric] if is_tree else self._metric(metric)[1]
+        if isinstance(self.metrics, Mapping) and metric in self.metrics:
+            return self.metrics[metric]
+        inside = {name: x for name, x in self._named().items() if name.startswith(f"{metric}.")}
+        if inside:
+            return nested({tuple(name[len(metric) + 1 :].split(".")): x for name, x in inside.items()})
+        return self._metric(metric)[1]
 
     __iter__ = None  # else Python would try numbers
 
@@ -82,9 +131,13 @@ class Results:
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            hint = " For a data frame, write `pandas.DataFrame(results.table())`." if name in DATA_FRAMES else ""
-            hint = ' Write `results.best_run("loss")`, with what `train` returned.' if name in OF_A_RUN else hint
+            hint = " For a data frame, write `results.to_pandas()`." if name in DATA_FRAMES else ""
+            hint = ' Write `results.best("loss").params`.' if name in OF_A_RUN else hint
             raise AttributeError(f"`Results` has no attribute `{name}`.{hint}")
+
+    def _is_there(self) -> np.ndarray:
+        """The runs that are not missing, `[member, seed]`."""
+        return np.ones_like(self.diverged) if self.missing is None else ~self.missing
 
     def _named(self) -> dict[str, np.ndarray]:
         return {dotted(path) or "metric": x for path, x in jtu.tree_leaves_with_path(self.metrics)}
@@ -144,7 +197,7 @@ class Results:
         check_option("scores", "reduce", reduce, tuple(REDUCTIONS))
         values = self._final_numbers(metric)
         is_last = (self.segments == self.segments.max())[:, None]
-        return reduced(np.where(is_last & ~bad, values, np.nan), mode, reduce)
+        return reduced(np.where(is_last & ~bad, values, np.nan), mode, reduce, self._is_there())
 
     def _sound_scores(
         self, metric: str | None, *, mode: str, reduce: str = "mean", tells: bool | None = None
@@ -167,7 +220,7 @@ class Results:
         values = self._final_numbers(metric) * (1.0 if mode == "min" else -1.0)
         # A metric that is NaN between evaluations marks all runs.
         bad = self.diverged & (not self.diverged.all())
-        return np.where(np.isfinite(values) & ~bad, values, np.inf)
+        return np.where(np.isfinite(values) & ~bad & self._is_there(), values, np.inf)
 
     def _finite_costs(self, metric: str | None, *, mode: str, reduce: str = "mean") -> np.ndarray:
         """The costs; an error if none is finite, so that nothing could be chosen by them."""
@@ -180,8 +233,15 @@ class Results:
             )
         return costs
 
-    def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> tuple[Any, dict[str, Any]]:
+    def best(self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean") -> Best:
         """Return the best optimizer, and its row: what varies, and the metric reduced over the seeds.
+
+            optimizer, row = results.best("loss")
+            params = results.best("loss").params
+
+        The pair also has the run of the best seed: `run`, as `load` returns it, and its `params`. They are the part
+        that is called `params`; or else, of a carry, the first part with floating-point arrays that is not the state of
+        an optimizer.
 
         A run that `diverged` marks counts as the worst, whatever its last value. If all are marked, for example by a
         metric that is NaN between evaluations, and in `pbt`, where members continue from others, the last values
@@ -193,7 +253,34 @@ class Results:
         costs = self._finite_costs(metric, mode=mode, reduce=reduce)
         i = int(costs.argmin())
         name, score = self._column(self._metric(metric)[0]), costs[i] if mode == "min" else -costs[i]
-        return self.sweep[i], {"member": i} | self.sweep.table()[i] | {name: float(score)}
+        row = {"member": i} | self.sweep.table()[i] | {name: float(score)}
+        seed = int(self._costs_of_runs(metric, mode)[i].argmin())
+        best = Best((self.sweep[i], row))
+        best._run = functools.partial(self._run, i, seed)
+        return best
+
+    def _run(self, member: int, seed: int) -> tuple[PyTree, str | None]:
+        """A run, and the part of it that has the parameters, if that is known."""
+        if self.carries is not None:
+            return self.carries.of(member, seed)
+        return jtu.tree_map(lambda x: x[member, seed], self.metrics), None
+
+    def load(self, member: int, seed: int = 0) -> PyTree:
+        """Return a run: the last carry of a `Trainable`, from its folder, or what a plain `train` returned.
+
+            params = results.load(3, seed=1)["params"]
+
+        A carry is in nested dicts with the names of its parts, which are numbers for a tuple; random keys in it are
+        integers. Neither the code of the training nor that of the model is needed.
+
+        Args:
+            member: the number of the member.
+            seed: the number of the seed.
+
+        Raises:
+            ValueError: if the sweep of a `Trainable` has no folder.
+        """
+        return self._run(member, seed)[0]
 
     def best_run(
         self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean", seed: int | None = None
@@ -202,8 +289,7 @@ class Results:
 
             params = results.best_run("loss")["params"]  # of a `train` that returns {"loss": ..., "params": ...}
 
-        The arrays have no axes of members and seeds. `jax.tree.map(lambda x: x[member, seed], results.metrics)` is the
-        same for any run.
+        The arrays have no axes of members and seeds.
 
         Args:
             metric: the metric that chooses the member, as in `best`.
@@ -242,10 +328,11 @@ class Results:
         name = self._column(self._metric(metric)[0])
         values = self._final_numbers(metric)
         rows = []
-        for i, row in enumerate(self.sweep.table()):
-            of_seeds = {name: float(values[i].mean())}
+        for i, (row, there) in enumerate(zip(self.sweep.table(), self._is_there(), strict=True)):
+            of_one = values[i][there]
+            of_seeds = {name: float(of_one.mean())}
             if self.diverged.shape[1] > 1:
-                of_seeds |= {f"{name}_min": float(values[i].min()), f"{name}_max": float(values[i].max())}
+                of_seeds |= {f"{name}_min": float(of_one.min()), f"{name}_max": float(of_one.max())}
             rows.append({"member": i} | row | of_seeds | {"diverged": int(self.diverged[i].sum())})
         return rows
 
@@ -294,17 +381,73 @@ class Results:
         """Write a table with a row per member and seed: what varies, and the last value of every metric."""
         Path(path).write_text(csv_of(self), encoding="utf-8")
 
+    def to_pandas(self, *metrics: str, long: bool = False) -> Any:
+        """Return a data frame of pandas: a row for each run, or, if `long`, for each value of each metric.
 
-def csv_of(results: Results, finished: np.ndarray | None = None) -> str:
-    """The table of `to_csv` as text, of the members that are finished."""
-    rows = results.sweep.table()
-    columns = columns_of(rows)
-    last = {results._column(name): results.final(name) for name in results._named()}
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["member", "seed", *columns, *last, "diverged"])
-    for (i, j), diverged in np.ndenumerate(results.diverged):
-        if finished is None or finished[i]:
-            values = [x[i, j].item() for x in last.values()]
-            writer.writerow([i, j, *(rows[i].get(name, "") for name in columns), *values, bool(diverged)])
+            curves = results.to_pandas("loss", long=True)
+            seaborn.lineplot(curves, x="time", y="value", hue="learning_rate")
+
+        Args:
+            *metrics: the names of the metrics; by default all.
+            long: whether there is a row for each value over time, with the columns `metric`, `time` and `value`, in
+                place of a row for each run with the last values.
+
+        Raises:
+            ImportError: if pandas is not installed.
+            ValueError: if there is no such metric.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise ImportError("`Results.to_pandas` requires pandas: `pip install pandas`.") from error
+        names = [self._metric(name)[0] for name in metrics or self._named()]
+        if not long:
+            return pandas.DataFrame(_rows(self, names))
+        members, there = pandas.DataFrame(self.sweep.table()), self._is_there()
+        frames = []
+        for name in names:
+            values = self.curve(name)
+            member, seed, time = (x.ravel() for x in np.indices(values.shape))
+            lengths = self.segments * (values.shape[2] // self.total)
+            columns = {"member": member, "seed": seed, "metric": name, "time": time + 1, "value": values.ravel()}
+            frames.append(pandas.DataFrame(columns)[there[member, seed] & (time < lengths[member])])
+        members = members.rename(columns={name: f"member.{name}" for name in ("seed", "metric", "time", "value")})
+        return pandas.concat(frames, ignore_index=True).join(members, on="member")
+
+
+def blanks(members: int, leaves: Iterable[tuple[tuple[int, ...], Any]]) -> list[np.ndarray]:
+    """Arrays for the metrics of so many members: NaN until they are there, or zero for integers."""
+    is_float = [jnp.issubdtype(dtype, jnp.inexact) for _, dtype in leaves]
+    pairs = zip(leaves, is_float, strict=True)
+    return [np.full((members, *shape), jnp.nan if fills else 0, dtype) for (shape, dtype), fills in pairs]
+
+
+def diverged_in(metrics: Sequence[np.ndarray], is_trained: np.ndarray) -> np.ndarray:
+    """Whether any metric of a run is infinite or NaN in the segments that it was trained for, `[member, seed]`."""
+    shape = metrics[0].shape[:3]
+    bad = np.zeros(shape, bool)
+    for x in metrics:
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            bad |= ~np.isfinite(x).reshape(*shape, -1).all(axis=3)
+    return np.asarray(np.any(bad & is_trained, axis=2))
+
+
+def csv_of(results: Results) -> str:
+    """The table of `to_csv` as text."""
+    rows, out = _rows(results, list(results._named())), io.StringIO()
+    writer = csv.DictWriter(out, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue()
+
+
+def _rows(results: Results, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each run that is there: what varies, and the last values of metrics."""
+    table, rows = results.sweep.table(), []
+    blank = dict.fromkeys(columns_of(table))
+    last = {results._column(name): results.final(name) for name in metrics}
+    for (i, j), diverged in np.ndenumerate(results.diverged):
+        if results._is_there()[i, j]:
+            values = {name: x[i, j].item() for name, x in last.items()}
+            rows.append({"member": i, "seed": j} | blank | table[i] | values | {"diverged": bool(diverged)})
+    return rows

@@ -8,7 +8,6 @@ whatever else differs between members.
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -32,7 +31,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import one_line
 from .._support.printing import format_value
 from ..tree._names import NamingError, Path, as_argument, joined
-from ._html import columns_of, html_rows
+from ._members import AbstractMembers
 
 Members = Sequence[AbstractTransform]
 
@@ -79,7 +78,7 @@ def grouped(members: Members, labels: Sequence[str]) -> tuple[Group, ...]:
     return tuple(Group(row, tuple(members[i] for i in row), label) for row, label in zip(places, called, strict=True))
 
 
-class Sweep(Sequence[Any]):
+class Sweep(AbstractMembers):
     """A sequence of optimizers to be trained together: `grid`, `zipped`, `sample` and `concat` make it.
 
     `sweep[3]` is a plain optimizer, `sweep[2:5]` and `sweep[[0, 4]]` are sweeps. Members of one structure are trained
@@ -136,14 +135,6 @@ class Sweep(Sequence[Any]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        counts = dict.fromkeys(self.labels, 0) | Counter(self.labels)
-        classes = ", ".join(f"{count} x {label}" for label, count in counts.items())
-        return f"Sweep({classes}; varied: {', '.join(columns_of(self.table())[1:]) or 'nothing'})"
-
-    def _repr_html_(self) -> str:
-        return html_rows(repr(self), self.table())
-
     def batched(self) -> Any:
         """Return the members as one optimizer whose hyperparameters have a leading axis, for `jax.vmap`.
 
@@ -158,39 +149,9 @@ class Sweep(Sequence[Any]):
             )
         return stacked(self.members)
 
-    def table(self) -> list[dict[str, Any]]:
-        """Return a dict per member: what it is called under `"optimizer"`, and the hyperparameters that vary.
-
-        An optimizer is named by its class, a container also by its parts: `ClipByGlobalNorm > AdamW` is a chain. You
-        can pass your own names to `concat`.
-
-        `pandas.DataFrame` takes it as it is. A member has no entry for a hyperparameter that its class doesn't have.
-        """
-        values = [_values(member) for member in self.members]
-        columns = self.names | {path: (path,) for path in self._varied(values)}
-        rows = []
-        for label, of_one in zip(self.labels, values, strict=True):
-            row: dict[str, Any] = {"optimizer": label}
-            for name, paths in columns.items():  # of several values with one name, the first
-                row.update((name, of_one[path]) for path in reversed(paths) if path in of_one)
-            rows.append(row)
-        return rows
-
-    def _varied(self, values: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The paths of what differs between members, besides what the caller named."""
-        explicit = [path for paths in self.names.values() for path in paths]
-        seen: dict[tuple[str, str], Any] = {}
-        varied = []
-        for label, of_one in zip(self.labels, values, strict=True):
-            for path, value in of_one.items():
-                # Only within a class: that two classes have other defaults says nothing about the sweep.
-                if seen.setdefault((label, path), value) != value:
-                    varied.append(path)
-        return [path for path in varied if not any(_contains(path, x) or _contains(x, path) for x in explicit)]
-
-
-def _contains(path: str, other: str) -> bool:
-    return f"{other}.".startswith(f"{path}.")
+    def _all_values(self) -> list[dict[str, Any]]:
+        """Return a dict per member: the values that may differ between members, by dotted path."""
+        return [values_of(member) for member in self.members]
 
 
 def _is_equal(a: AbstractTransform, b: AbstractTransform) -> bool:
@@ -218,7 +179,7 @@ def _check_member(member: Any) -> None:
         )
 
 
-def _values(member: AbstractTransform) -> dict[str, Any]:
+def values_of(member: AbstractTransform) -> dict[str, Any]:
     """The values that may differ between members, by path: numbers, whole schedules, options, classes of parts."""
     out = {path: plain_number(accessor(member)) for path, accessor in member.addresses().items()}
     for keys in fields_inside(member):

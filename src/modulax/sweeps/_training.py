@@ -65,11 +65,13 @@ class Trainable:
 
     Args:
         start: function of an optimizer and a random key that returns the carry.
-        advance: function of an optimizer and the carry that returns the next carry and the metrics of the segment.
+        advance: function of an optimizer and the carry that returns the next carry and the metrics of the segment. If
+            it takes three arguments, the third is the number of the segment, from 0. That is the same for all members
+            and seeds, so that data which it determines are read once for all of them.
     """
 
     start: Callable[[Any, PRNGKeyArray], PyTree]
-    advance: Callable[[Any, PyTree], tuple[PyTree, PyTree]]
+    advance: Callable[..., tuple[PyTree, PyTree]]
 
     def __post_init__(self) -> None:
         for name, function in (("start", self.start), ("advance", self.advance)):
@@ -168,8 +170,18 @@ def unjitted(function: Any) -> Any:
     return function
 
 
+def takes_number(advance: Callable[..., Any]) -> bool:
+    """Whether a function must be called with the number of the segment too."""
+    try:
+        signature = inspect.signature(advance)
+        required = [x for x in signature.parameters.values() if x.default is x.empty and x.kind < x.VAR_POSITIONAL]
+    except (TypeError, ValueError):  # of some builtins and callables, Python doesn't know it
+        return False
+    return len(required) == 3
+
+
 def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
-    """Raise an error if a function of the user can't be called with two arguments, or takes them in another order."""
+    """Raise an error if a function of the user can't be called as written, or takes the arguments in another order."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some builtins and callables, Python doesn't know it
@@ -177,7 +189,7 @@ def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
     if next(iter(signature.parameters), "") in ("key", "rng", "seed", "carry"):
         raise TypeError(f"`{name}` is called with the optimizer first: write `{call}`.")
     try:
-        signature.bind(None, None)
+        signature.bind(*[None] * (1 + call.count(",")))
     except TypeError as error:
         raise TypeError(
             f"`{name}` is called with two arguments, `{call}`, and this one is `{name}{signature}`. Give it the two, "
@@ -281,31 +293,37 @@ class Axes(NamedTuple):
     seeds: bool
 
 
+class Size(NamedTuple):
+    """For how many members and seeds a program is."""
+
+    width: int
+    seeds: int
+
+
 class LaneProgram:
-    """A traced function of flat arrays, mapped over members and seeds, and compiled for any number of members.
+    """A traced function of flat arrays, mapped over members and seeds, and compiled for any number of both.
 
     Args:
         traced: the function for one member and one seed.
         axes: the axes of each of its arguments. The results have both.
         where: the devices, over which the members are spread.
-        seeds: the number of seeds.
         donated: the arguments whose memory the results may use.
     """
 
-    def __init__(self, traced: Traced, axes: Sequence[Axes], where: Placement, seeds: int, donated: Sequence[int] = ()):
-        self.traced, self.axes, self.where, self.seeds = traced, axes, where, seeds
+    def __init__(self, traced: Traced, axes: Sequence[Axes], where: Placement, donated: Sequence[int] = ()):
+        self.traced, self.axes, self.where = traced, axes, where
         self.donated = tuple(1 + i for i in donated)
         self.shardings = [where.of_members() if axis.members else where.copied() for axis in axes]
         self.consts = [placed(x, where.copied()) for x in traced.closed.consts]
-        self._compiled: dict[int, Any] = {}
+        self._compiled: dict[Size, Any] = {}
 
-    def _mapped(self, width: int) -> Callable[..., list[Any]]:
+    def _mapped(self, size: Size) -> Callable[..., list[Any]]:
         """The function over seeds, members and devices. There may be no array with an axis, so that sizes are given."""
-        over_seeds = self._over_seeds()
+        over_seeds = self._over_seeds(size.seeds)
         over_members = jax.vmap(
             over_seeds,
             in_axes=(None, *(0 if axis.members else None for axis in self.axes)),
-            axis_size=width // self.where.size,
+            axis_size=size.width // self.where.size,
         )
         if self.where.size == 1:
             return over_members
@@ -315,10 +333,10 @@ class LaneProgram:
             over_members, mesh=self.where.mesh, in_specs=(P(), *specs), out_specs=P(MEMBERS), check_vma=False
         )
 
-    def _over_seeds(self) -> Callable[..., list[Any]]:
-        if self.seeds > 1:
+    def _over_seeds(self, seeds: int) -> Callable[..., list[Any]]:
+        if seeds > 1:
             axes = (None, *(0 if axis.seeds else None for axis in self.axes))
-            return jax.vmap(self.traced.call, in_axes=axes, axis_size=self.seeds)
+            return jax.vmap(self.traced.call, in_axes=axes, axis_size=seeds)
 
         # An axis of length one would make the program take a quarter longer to compile.
         def one(consts: list[Any], *leaves: Any) -> list[Any]:
@@ -327,23 +345,22 @@ class LaneProgram:
 
         return one
 
-    def shapes(self, width: int) -> list[jax.ShapeDtypeStruct]:
-        """The shapes and placement of the arguments for so many members."""
-        sizes = width, self.seeds
+    def shapes(self, size: Size) -> list[jax.ShapeDtypeStruct]:
+        """The shapes and placement of the arguments for so many members and seeds."""
         types: Any = self.traced.closed.in_avals
         return [
-            jax.ShapeDtypeStruct((*itertools.compress(sizes, axis), *x.shape), x.dtype, sharding=sharding)
+            jax.ShapeDtypeStruct((*itertools.compress(size, axis), *x.shape), x.dtype, sharding=sharding)
             for axis, x, sharding in zip(self.axes, types, self.shardings, strict=True)
         ]
 
-    def compiled(self, width: int) -> Any:
-        """The compiled program for so many members."""
-        if width not in self._compiled:
-            jitted = jax.jit(self._mapped(width), donate_argnums=self.donated)
-            self._compiled[width] = jitted.lower(self.consts, *self.shapes(width)).compile()
-        return self._compiled[width]
+    def compiled(self, size: Size) -> Any:
+        """The compiled program for so many members and seeds."""
+        if size not in self._compiled:
+            jitted = jax.jit(self._mapped(size), donate_argnums=self.donated)
+            self._compiled[size] = jitted.lower(self.consts, *self.shapes(size)).compile()
+        return self._compiled[size]
 
-    def __call__(self, width: int, leaves: Sequence[Any]) -> list[Any]:
-        """Run the program for so many members."""
+    def __call__(self, size: Size, leaves: Sequence[Any]) -> list[Any]:
+        """Run the program for so many members and seeds."""
         arrays = [placed(x, sharding) for x, sharding in zip(leaves, self.shardings, strict=True)]
-        return self.compiled(width)(self.consts, *arrays)
+        return self.compiled(size)(self.consts, *arrays)

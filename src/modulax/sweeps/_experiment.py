@@ -1,0 +1,374 @@
+"""A sweep in training: what it asks for, and the batches in which what is missing of that is trained."""
+
+import contextlib
+import functools
+import itertools
+import math
+import os
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_integer, one_line
+from .._support.keys import is_key_data, is_typed_key
+from ._description import described, name_of, without_numbers
+from ._folder import Folder
+from ._loaded import loaded
+from ._memory import budget_of, fitting, size_text
+from ._population import Lane, Structure, arrays_by_path, structures
+from ._progress import Progress
+from ._results import Results, blanks, csv_of, diverged_in
+from ._runs import Batch, Carries, Place, Runs, Start
+from ._sweep import Members, Sweep, as_sweep, values_of
+from ._training import Size, Train, Trainable, check_arguments, in_segments, placement, takes_number
+
+
+class Settings(NamedTuple):
+    """The arguments of `run` and of the searches that change how a sweep is trained, and not its results."""
+
+    chunk: int | None
+    memory: float | int | None
+    folder: str | os.PathLike[str] | None
+    tags: Mapping[str, Any] | None
+    progress: bool
+
+
+class Experiment:
+    """A sweep with everything that its training needs: traced programs, keys, devices, and its runs.
+
+    `run` and the searches share it. Members are trained within a `session`.
+
+    Args:
+        sweep: the optimizers.
+        training: `train` or a `Trainable`.
+        seeds: the number of seeds.
+        key: the random key of the sweep, which is split into those of the seeds.
+        devices: the devices, a number of them, or None for all.
+        segments: the number of segments.
+        name: the function that the user called, for error messages.
+        own_keys: whether every member has keys of its own, in place of the same ones.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep | Members | AbstractTransform,
+        training: Train | Trainable,
+        *,
+        seeds: int = 1,
+        key: PRNGKeyArray | None,
+        devices: Any,
+        segments: int,
+        name: str = "sweeps.run",
+        own_keys: bool = False,
+    ):
+        check_training(name, training, segments)
+        check_integer(name, "seeds", seeds)
+        check_integer(name, "segments", segments)
+        self.sweep = as_sweep(sweep)
+        self.members: list[AbstractTransform] = list(self.sweep)
+        self.training, self.total = training, segments
+        self.key = checked_key(name, key)
+        self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
+        self.where, self._own_keys = placement(devices), own_keys
+        shape = jax.ShapeDtypeStruct(self.keys.shape[1 + own_keys :], self.keys.dtype)
+        self.structures = structures(training, self.sweep.groups, shape, self.where, own_keys=own_keys)
+        self._structure_of = {place: i for i, group in enumerate(self.sweep.groups) for place in group.places}
+        leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
+        self.leaves = [((seeds, segments, *x.shape), x.dtype) for x in leaves]
+        self.segments = np.zeros(len(self.sweep), int)
+        self.runs = Runs(Folder(None))
+        self.names = np.full((len(self.sweep), seeds), "", object)  # of the runs
+        self._trained = np.full((len(self.sweep), seeds, segments), "", object)
+        self._parents: dict[str, tuple[str, int]] = {}
+        self._widths: dict[tuple[Structure, int], int] = {}
+        self._call = 0  # its number in the folder
+        self._next_table = 0.0
+
+    @contextlib.contextmanager
+    def session(self, kind: str, settings: Settings, work: int, share: float = 1.0, search: Any = "") -> Iterator[None]:
+        """Open the folder and the progress bar.
+
+        Args:
+            kind: the name of the search.
+            settings: the settings of the user.
+            work: the number of segments of members.
+            share: the fraction of the members that is trained at a time, unless the user gives their number.
+            search: what the runs depend on, in addition to their members, keys and programs.
+        """
+        if settings.chunk is not None:
+            check_integer("sweeps.run", "chunk", settings.chunk)
+        self._settings, self._share = settings, share
+        with Folder(settings.folder) as folder, Progress(settings.progress) as self.bar:
+            self.runs = Runs(folder)
+            # All processes have read the folder when the first one writes to it, since all must take part in this.
+            self._budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
+            self._describe(kind, search)
+            self.bar.total(work * self.names.shape[1])
+            try:
+                yield
+                self._save_table()  # also of a process that was killed before it did
+            except KeyboardInterrupt:
+                if settings.folder is not None:
+                    self.bar.say(f"Interrupted. Run it again to go on from `folder={str(settings.folder)!r}`.")
+                raise
+
+    def _describe(self, kind: str, search: Any) -> None:
+        """Name the runs, and note in the folder what they are; an error if they can't be in it."""
+        folder, places = self.runs.folder, range(len(self.sweep))
+        self._member_names = [name_of(described(x)) if folder.path else str(i) for i, x in enumerate(self.members)]
+        self._programs = [structure.digest() if folder.path else "" for structure in self.structures]
+        if folder.path is not None:
+            programs = defaultdict[str, list[str]](list)
+            for structure, program in zip(self.structures, self._programs, strict=True):
+                programs[without_numbers(structure.group.members[0])].append(program)
+            for place, member in enumerate(self._member_names):
+                programs[member].append(self._programs[self._structure_of[place]])
+            calls = folder.notes["calls"]
+            tags = (calls[-1]["tags"] if calls else {}) | dict(self._settings.tags or {})
+            call = {"kind": kind, "versions": _versions(), "commit": _commit(), "tags": tags}
+            self.runs.describe({
+                "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
+                "in_segments": in_segments(self.training) is not None,
+                "programs": programs,
+                "names": self.sweep.names,
+                "members": dict(map(self._noted, places)),
+                "calls": [call],
+            })  # fmt: skip
+            self._call = calls.index(call)
+            folder.save()
+        self._key_data = np.asarray(jax.random.key_data(self.keys)).tolist()
+        for (place, seed), _ in np.ndenumerate(self.names):
+            key = self._key_data[place][seed] if self._own_keys else self._key_data[seed]
+            program = self._programs[self._structure_of[place]]
+            self.names[place, seed] = name_of(program, self._member_names[place], key, search)
+
+    def _noted(self, place: int) -> tuple[str, dict[str, Any]]:
+        """What a folder notes of the member in a place, by its name."""
+        member = self.members[place]
+        about = {"text": one_line(member), "label": self.sweep.labels[place], "values": values_of(member)}
+        return name_of(described(member)), about
+
+    def replace(self, place: int, member: AbstractTransform, parent: int, segment: int) -> None:
+        """Put another member in a place, which goes on from the carry that its parent has before a segment."""
+        self.members[place] = member
+        name, about = self._noted(place)
+        self._member_names[place] = name
+        self.runs.folder.notes["members"][name] = about
+        for seed, run in enumerate(self._trained[parent, :, segment - 1]):
+            name = name_of(run, segment, place, self._member_names[place])
+            self.names[place, seed], self._parents[name] = name, (run, segment)
+
+    def train(
+        self,
+        places: Sequence[int],
+        last: int,
+        *,
+        keeps: bool = False,
+        spent: Collection[str] | None = None,
+        prepare: Callable[[Lane, list[int]], None] = lambda lane, places: None,
+    ) -> None:
+        """Train members up to segment `last`: those of their runs that are not there yet.
+
+        Args:
+            places: the places of the members.
+            last: the segment after the last one.
+            keeps: whether the carries stay in memory, since the next call goes on from them.
+            spent: in a search that copies carries, the runs that never go on; None in others.
+            prepare: called with each lane that begins, and the places of its members.
+        """
+        where: dict[str, Place] = {}
+        for place, seed in itertools.product(places, range(self.names.shape[1])):
+            where.setdefault(self.names[place, seed], (place, seed))
+        starts = {run: self._start(run) for run in where if self.runs.finished(run) < last}
+        batches = self.runs.going_on(starts, functools.partial(self._fits, is_whole=spent is None))
+        are_chosen = {run for batch in batches for run in batch.places()}
+        batches += self._new_batches({where[run]: x.segment for run, x in starts.items() if run not in are_chosen})
+        asked = int((last - self.segments[places]).sum()) * self.names.shape[1]
+        self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
+        for batch in batches:
+            rows = [where[row[0]][0] for row in batch.runs]
+            batch.lane = lane = batch.lane or self._lane(batch, rows, [where[run][1] for run in batch.runs[0]])
+            if lane.carry is None and batch.done > 0:
+                is_new = batch.done == batch.first
+                of_runs = [[starts[run] for run in row] for row in batch.runs]
+                lane.carry = self.runs.gathered(lane, of_runs) if is_new else self.runs.carry(batch, lane)
+            if batch.done == batch.first:
+                prepare(lane, rows)
+            while batch.done < last:
+                self.runs.write(batch, lane.advance(batch.done), lane)
+                self.runs.tidy(spent or ())
+                self.bar.advance(len(batch.places()))
+            if not keeps:
+                batch.lane = None  # frees the memory
+            elif len(batches) > 1:
+                lane.leave()
+            if time.monotonic() > self._next_table:
+                self._save_table()
+        for batch in self.runs.batches:
+            batch.lane = batch.lane if batch in batches else None
+        for place in places:
+            self._trained[place, :, self.segments[place] : last] = self.names[place][:, None]
+        self.segments[places] = last
+
+    def _start(self, run: str) -> Start:
+        """From where a run goes on."""
+        start = self.runs.start(run)
+        if start.batch is None and run in self._parents:
+            parent, segment = self._parents[run]
+            start = self.runs.start(parent, segment)
+            if start.batch is None:
+                raise ValueError(
+                    f"{self.runs.folder.name} holds another search with the same members, whose carries after segment "
+                    f"{segment} are no more. If a function in `explore` has changed, choose another folder, or go on "
+                    f"with the old one."
+                )
+        return start
+
+    def _fits(self, batch: Batch, is_whole: bool) -> bool:
+        """Whether a batch can go on as it is, with these devices and chunks.
+
+        Args:
+            batch: the batch.
+            is_whole: whether all of its segments may be in one batch, since nothing else goes on from its carry.
+        """
+        chunk = self._settings.chunk
+        is_small = chunk is None or batch.width <= self.where.rounded(chunk)
+        return is_small and batch.width % self.where.size == 0 and (is_whole or batch.done == batch.first)
+
+    def _new_batches(self, firsts: Mapping[Place, int]) -> list[Batch]:
+        """Batches for runs, of members of one structure that go on from one segment with the same seeds."""
+        seeds_of = defaultdict[tuple[int, int], list[int]](list)
+        for (place, seed), first in firsts.items():
+            seeds_of[place, first].append(seed)
+        groups = defaultdict[tuple[int, int, tuple[int, ...]], list[int]](list)
+        for (place, first), seeds in seeds_of.items():
+            groups[self._structure_of[place], first, tuple(seeds)].append(place)
+        batches = []
+        for (number, first, seeds), places in groups.items():
+            width = self._width(self.structures[number], len(places), len(seeds))
+            for rows in (places[i : i + width] for i in range(0, len(places), width)):
+                runs = [[self.names[place, seed] for seed in seeds] for place in rows]
+                parents = {run: self._parents[run][0] for row in runs for run in row if run in self._parents}
+                members = [self._member_names[place] for place in rows]
+                keys = [] if self._own_keys else [self._key_data[seed] for seed in seeds]
+                batch = Batch(runs, members, keys, self._programs[number], width, first, parents)
+                batch.params, batch.call = self.structures[number].params, self._call
+                batches.append(batch)
+        self.runs.add(batches)
+        return batches
+
+    def _lane(self, batch: Batch, places: list[int], seeds: list[int]) -> Lane:
+        """What trains a batch."""
+        keys = self.keys[np.array(places)][:, np.array(seeds)] if self._own_keys else self.keys[np.array(seeds)]
+        structure = self.structures[self._structure_of[places[0]]]
+        return Lane(structure, [self.members[place] for place in places], keys, batch.width)
+
+    def _width(self, structure: Structure, members: int, seeds: int) -> int:
+        """How many members of a structure are trained at a time, of so many."""
+        chunk, known = self._settings.chunk, self._widths.get((structure, seeds))
+        if known is not None and self.where.rounded(members) > self._share * known:
+            return known  # whose program is compiled
+        most = members if chunk is not None or known is not None else math.ceil(self._share * members)
+        width = fitting(lambda n: structure.needed(Size(n, seeds)), most, self.where.rounded, chunk, self._budget)
+        if width < most:
+            size, copies = size_text(structure.needed(Size(width, seeds))), -members % width
+            padding = f", and {copies} copies to fill the last chunk" if copies else ""
+            self.bar.say(
+                f"{structure.group.label}: {width} of {members} members at a time, {size} per device{padding}."
+            )
+        self._widths[structure, seeds] = width
+        return width
+
+    def _save_table(self) -> None:
+        """Write the table of all runs of the folder, which takes at most a tenth of the time."""
+        begin = time.monotonic()
+        self.runs.folder.write_text("results.csv", lambda: csv_of(loaded(self.runs)))
+        self._next_table = time.monotonic() + 10 * (time.monotonic() - begin)
+
+    def results(self, sweep: Sweep | None = None, **more: Any) -> Results:
+        """The results so far.
+
+        Args:
+            sweep: the members, if they have changed.
+            **more: other fields.
+        """
+        metrics = blanks(len(self.sweep), self.leaves)
+        self.runs.fill(metrics, self._trained)
+        firsts = [self.runs.of(self.names[structure.group.places[0], 0]) for structure in self.structures]
+        chunk = tuple(batches[-1].width for batches in firsts if batches)
+        in_parts = in_segments(self.training) is not None
+        carries = Carries(self.runs.folder.path, self.names.copy()) if in_parts else None
+        more = {"chunk": chunk, "carries": carries} | more
+        return self.results_of(self.sweep if sweep is None else sweep, metrics, self.segments, **more)
+
+    def results_of(self, sweep: Sweep, metrics: Sequence[np.ndarray], segments: np.ndarray, **more: Any) -> Results:
+        """The results of any members, from the leaves of their metrics, `[member, seed, segment]`."""
+        is_whole = in_segments(self.training) is None
+        is_trained = np.arange(self.total) < segments[:, None, None]
+        return Results(
+            sweep=sweep,
+            metrics=self.treedef.unflatten([x[:, :, 0] for x in metrics] if is_whole else metrics),
+            diverged=diverged_in(metrics, is_trained),
+            segments=segments.copy(),
+            keys=self.keys,
+            total=self.total,
+            **more,
+        )
+
+
+def checked_key(name: str, key: Any) -> PRNGKeyArray:
+    """The random key of a sweep; an error if it isn't one key."""
+    if key is None:
+        return jax.random.key(0)
+    if not (is_typed_key(key) and key.ndim == 0) and not (is_key_data(key) and np.ndim(key) == 1):
+        what = f"an array of shape {np.shape(key)}" if np.ndim(key) else repr(key)
+        raise ValueError(
+            f"`{name}(key=...)` must be one random key, such as `jax.random.key(0)`, got {what}. It is split into one "
+            f"per seed."
+        )
+    return key
+
+
+def check_training(name: str, training: Any, segments: int) -> None:
+    """Raise an error if the training can't be called, or can't be cut into segments."""
+    if (trainable := in_segments(training)) is not None:
+        check_arguments("start", trainable.start, "start(optimizer, key)")
+        number = ", segment" if takes_number(trainable.advance) else ""
+        check_arguments("advance", trainable.advance, f"advance(optimizer, carry{number})")
+        return
+    if not callable(training) or isinstance(training, AbstractTransform):
+        raise TypeError(
+            f"`{name}` needs the training as a function, `train(optimizer, key)`, or as a "
+            f"`sweeps.Trainable(start, advance)`; got {training!r}."
+        )
+    if segments != 1:
+        raise ValueError(
+            f"`{name}(segments={segments})` needs a training that can be cut into segments: "
+            f"`sweeps.Trainable(start, advance)` in place of a function."
+        )
+    check_arguments("train", training, "train(optimizer, key)")
+
+
+def _versions() -> dict[str, str]:
+    """The versions on which the program depends, as far as they are installed as packages."""
+    packages = [*metadata.distributions(name="jax"), *metadata.distributions(name="modulax")]
+    return {package.name: package.version for package in packages}
+
+
+def _commit() -> str | None:
+    """The git commit of the current directory, with `-dirty` if files have changed; None if there is none."""
+    try:
+        call = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        done = subprocess.run(call, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

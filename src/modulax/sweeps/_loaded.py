@@ -1,0 +1,144 @@
+"""Results without the code that made them: what a folder says of its runs, and folders put together."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..checkpoint._stored import nested
+from ._folder import Folder
+from ._members import AbstractMembers
+from ._results import Results, blanks, diverged_in
+from ._runs import Carries, Runs
+
+
+class StoredMembers(AbstractMembers):
+    """The members of a folder; each is the text of its optimizer.
+
+    Args:
+        members: what the folder notes of each.
+        names: the names of the hyperparameters that vary, and their dotted paths.
+    """
+
+    def __init__(self, members: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[str]]):
+        self._members = members
+        self.labels = tuple(member["label"] for member in members)
+        self.names = {name: tuple(paths) for name, paths in names.items()}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._members[index]["text"]
+
+    def _all_values(self) -> list[dict[str, Any]]:
+        return [dict(member["values"]) for member in self._members]
+
+
+def load(folder: str | os.PathLike[str]) -> Results:
+    """Return the results in a folder of `run` or a search: all runs in it, whichever calls trained them.
+
+        results = sweeps.load("sweep")
+        results.plot("loss")
+        params = results.best("loss").params
+
+    Neither the training nor the model is needed. `results.sweep[i]` is the text of an optimizer, trees are nested
+    dicts, and `results.calls` has the versions, the git commit and the tags of the calls that added to the folder.
+    Members with fewer segments than others count as stopped. A folder may be read while it is written.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        FileNotFoundError: if there is no sweep in it.
+        ValueError: if it is damaged, or nothing in it is finished.
+    """
+    return loaded(Runs(Folder(folder, reads=True)))
+
+
+def loaded(runs: Runs) -> Results:
+    """The results of all runs of a folder."""
+    notes, members, found = runs.folder.notes, dict[Any, str](), dict[tuple[Any, Any], str]()
+    for batch in runs.batches:
+        for run, (i, j) in batch.places().items() if batch.done > batch.first else ():
+            # In `pbt`, every member has a key of its own, and may become equal to another one.
+            row = (batch.members[i], batch.program) if batch.seeds else run
+            members[row] = batch.members[i]
+            found[row, tuple(batch.seeds[j]) if batch.seeds else ()] = run
+    if not found:
+        raise ValueError(f"{runs.folder.name} has no segment that is finished yet.")
+    seeds = list(dict.fromkeys(seed for _, seed in found))
+    names = np.array([[found.get((row, seed), "") for seed in seeds] for row in members], object)
+    histories = {at: runs.history(run) for at, run in np.ndenumerate(names) if run}
+    ends = np.zeros(names.shape, int)
+    for at, history in histories.items():
+        ends[at] = 1 + max(history)
+    trained = np.full((*names.shape, ends.max()), "", object)
+    for at, history in histories.items():
+        trained[(*at, list(history))] = list(history.values())
+    metrics = _blanks(notes["metrics"], trained.shape)
+    runs.fill(metrics, trained)
+    in_parts = notes["in_segments"]
+    paths = [tuple(name.split(".")) for name in notes["metrics"]]
+    segments = ends.max(axis=1)
+    return Results(
+        sweep=StoredMembers([notes["members"][member] for member in members.values()], notes["names"]),
+        metrics=nested(dict(zip(paths, metrics if in_parts else [x[:, :, 0] for x in metrics], strict=True))),
+        diverged=diverged_in(metrics, trained != ""),
+        segments=segments,
+        keys=jnp.asarray(np.array([seed for seed in seeds if seed], np.uint32)),
+        chunk=tuple(batch.width for batch in runs.batches),
+        total=trained.shape[2],
+        missing=ends < segments[:, None],
+        calls=tuple(notes["calls"]),
+        carries=Carries(runs.folder.path, names) if in_parts else None,
+    )
+
+
+def _blanks(metrics: Mapping[str, str], shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Arrays for metrics that are described as `float32[2, 3]`."""
+    parts = [text.partition("[") for text in metrics.values()]
+    members, *others = shape
+    return blanks(members, [((*others, *json.loads("[" + inside)), jnp.dtype(dtype)) for dtype, _, inside in parts])
+
+
+def merge(into: str | os.PathLike[str], *folders: str | os.PathLike[str]) -> Results:
+    """Add the runs of other folders to a folder, with their metrics and carries, and return the results in it.
+
+        sweeps.merge("all", "of_anna", "of_ben")
+
+    A run that the folder has already, and that is as far there, is not copied. A sweep with `folder="all"` then trains
+    only what none of them had.
+
+    Args:
+        into: the folder, which is made if it isn't there.
+        *folders: the other folders, which stay as they are.
+
+    Raises:
+        ValueError: if the folders are of different trainings, or if a process trains in one of them.
+        FileNotFoundError: if there is no sweep in one of the others.
+    """
+    for folder in folders:
+        Runs(Folder(folder, reads=True))  # an error if there is nothing to add
+    with Folder(into) as target:
+        runs = Runs(target)
+        for folder in folders:
+            with Folder(folder) as source:
+                _add(runs, Runs(source))
+    return load(into)
+
+
+def _add(runs: Runs, others: Runs) -> None:
+    runs.describe(others.folder.notes)
+    calls = runs.folder.notes["calls"]
+    for batch in others.batches:
+        if batch.done > batch.first and any(runs.finished(run) < batch.done for run in batch.places()):
+            call = calls.index(others.folder.notes["calls"][batch.call])
+            new = dataclasses.replace(batch, call=call, lane=None, metrics={})
+            runs.add([new])  # noted first: a copy that is interrupted is a batch that has fewer segments
+            runs.folder.take(others.folder, batch.label, new.label, range(batch.first, batch.done))
+            new.done = batch.done
