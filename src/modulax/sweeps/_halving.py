@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._support.checks import check_integer
+from ._hooks import Hook
 from ._population import Lane, regrouped
 from ._results import Results
 from ._run import Experiment, Settings
@@ -33,6 +34,7 @@ def halving(
     memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    on_segment: Hook | Sequence[Hook] | None = None,
 ) -> Results:
     """Search by successive halving: after each rung, only the best `1 / factor` of the members are trained further.
 
@@ -68,6 +70,7 @@ def halving(
         memory: as in `run`.
         folder: as in `run`; a search that was interrupted goes on.
         progress: as in `run`.
+        on_segment: as in `run`; a member that it stops is dropped at the next rung.
 
     Returns:
         The results of all members. The metrics of a member are NaN (zero for integers) after the segment at which it
@@ -84,7 +87,9 @@ def halving(
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error before anything is trained
     work = _work(ends, len(experiment.sweep), factor)
     what = {"rungs": ends, "factor": factor, "ranked_by": [metric or "", mode, reduce]}
-    with experiment.session("halving", Settings(chunk, memory, folder, progress), work, share=1 / factor**2, **what):
+    with experiment.session(
+        "halving", Settings(chunk, memory, folder, progress, on_segment), work, share=1 / factor**2, **what
+    ):
         alive = np.arange(len(experiment.sweep))
         groups = experiment.lanes()
         for rung, (first, last) in enumerate(itertools.pairwise([0, *ends])):
@@ -93,7 +98,8 @@ def halving(
             results = experiment.results()
             experiment.save_table(results)
             costs = results._finite_costs(metric, mode=mode, reduce=reduce)[alive]
-            alive = np.sort(alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]])
+            best = alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]]
+            alive = np.sort(best[experiment.ends[best] == experiment.total])
             groups = [_compacted(row, alive, factor) for row in groups]
     return experiment.results()
 

@@ -1,7 +1,7 @@
 """Population-based training: members copy from better ones while they train, and change their hyperparameters."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_option, listing
 from ._carried import leaves_of, write_values
+from ._hooks import Hook
 from ._population import regrouped
 from ._results import Results
 from ._run import Experiment, Settings
@@ -36,6 +37,7 @@ def pbt(
     memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    on_segment: Hook | Sequence[Hook] | None = None,
 ) -> Results:
     """Train a population; after each segment, the worst members continue from the best, with other hyperparameters.
 
@@ -67,6 +69,7 @@ def pbt(
         memory: as in `run`.
         folder: as in `run`; a training that was interrupted goes on.
         progress: as in `run`.
+        on_segment: as in `run`, without stopping members.
 
     Returns:
         The results, whose `sweep` has the hyperparameters of the last segment. `history` has those of all segments,
@@ -96,9 +99,9 @@ def pbt(
     }
     stored = leaves_of(experiment.structures[0], paths)
     members = list(population)
-    history = {name: np.zeros((size, segments)) for name in columns.values()}
+    history = experiment.history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
-    with experiment.session("pbt", Settings(chunk, memory, folder, progress), work=size * segments, **what):
+    with experiment.session("pbt", Settings(chunk, memory, folder, progress, on_segment), work=size * segments, **what):
         (group,) = experiment.lanes()
         for segment in range(segments):
             if segment > 0:

@@ -12,13 +12,16 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.experimental import multihost_utils
 from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
 from .._support.keys import is_key_data, is_typed_key
+from ..tree._paths import dotted
 from ._description import described
 from ._folder import Folder
+from ._hooks import Hook, Hooks, Row, rows_of
 from ._memory import budget_of, fitting, size_text
 from ._population import Lane, Structure, arrays_by_path, lanes, structures
 from ._progress import Progress
@@ -28,12 +31,16 @@ from ._training import Train, Trainable, check_arguments, in_segments, placement
 
 
 class Settings(NamedTuple):
-    """The arguments of `run` and of the searches that change how a sweep is trained, and not its results."""
+    """The arguments of `run` and of the searches that say how a sweep is trained, and who sees it.
+
+    The folder of a sweep is not compared with them.
+    """
 
     chunk: int | None
     memory: float | int | None
     folder: str | os.PathLike[str] | None
     progress: bool
+    on_segment: Hook | Sequence[Hook] | None = None
 
 
 class Experiment:
@@ -73,9 +80,12 @@ class Experiment:
         self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
         self.where = placement(devices)
         self.structures = structures(training, self.sweep.groups, self.keys, self.where, own_keys=own_keys)
-        leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
-        self.metrics = [blank((len(self.sweep), seeds, segments, *x.shape), x.dtype) for x in leaves]
+        leaves, self.treedef = jtu.tree_flatten_with_path(self.structures[0].metrics)
+        self.names = [dotted(path) or "metric" for path, _ in leaves]
+        self.metrics = [blank((len(self.sweep), seeds, segments, *x.shape), x.dtype) for _, x in leaves]
         self.segments = np.zeros(len(self.sweep), int)
+        self.ends = np.full(len(self.sweep), segments)  # earlier for a member that a hook has stopped
+        self.history: dict[str, np.ndarray] = {}  # hyperparameters that change, [member, segment]
         self.widths: list[int] = []
         self._last_carries: list[tuple[str, int]] = []
 
@@ -93,7 +103,10 @@ class Experiment:
         with (
             Folder(settings.folder, lambda: self._described(kind) | more) as self.folder,
             Progress(settings.progress) as self.bar,
+            Hooks(settings.on_segment, may_stop=kind != "pbt") as self.hooks,
         ):
+            for member, end in (self.folder.note("stopped") or {}).items():
+                self.ends[int(member)] = min(end, self.total)
             # Before the folder is read, where another process may be further: all must take part.
             budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
             widths = self.folder.widths(len(self.structures))
@@ -176,17 +189,53 @@ class Experiment:
         if finished > first:
             lane.begin = functools.partial(self.folder.carry, name, finished - 1, lane.template())
         for segment in range(finished, last):
+            if (self.ends[lane.places] <= segment).all():
+                self.bar.advance(len(lane.places) * (last - segment))
+                break
             metrics = lane.advance()
             self._record(lane, segment, metrics)
+            # Before the segment is written: after a kill between the two, the hooks get it again, and miss nothing.
+            self._call_hooks(lane, segment)
             self.folder.write(name, segment, metrics, lane.current())
             if segment > first:
                 self.folder.forget(name, segment - 1)
 
     def _record(self, lane: Lane, segment: int, metrics: Sequence[np.ndarray]) -> None:
+        goes_on = self.ends[lane.places] > segment
+        places = np.array(lane.places)[goes_on]
         for all_of_them, x in zip(self.metrics, metrics, strict=True):
-            all_of_them[lane.places, :, segment] = x
-        self.segments[lane.places] = segment + 1
+            all_of_them[places, :, segment] = x[goes_on]
+        self.segments[places] = segment + 1
         self.bar.advance(len(lane.places))
+
+    def _call_hooks(self, lane: Lane, segment: int) -> None:
+        """Call the hooks, in the first process, and note the members that they stop."""
+        if not self.hooks.hooks:
+            return
+        stopped = self.hooks(self._rows(lane, segment)) if jax.process_index() == 0 else set()
+        is_stopped = np.isin(np.arange(len(self.sweep)), list(stopped))
+        if jax.process_count() > 1:
+            is_stopped = multihost_utils.broadcast_one_to_all(is_stopped)
+        if is_stopped.any():
+            self.ends[is_stopped] = segment + 1
+            early = np.flatnonzero(self.ends < self.total).tolist()
+            self.folder.set_note("stopped", {member: int(self.ends[member]) for member in early})
+
+    @functools.cached_property
+    def _table(self) -> list[dict[str, Any]]:
+        return self.sweep.table()
+
+    def _rows(self, lane: Lane, segment: int) -> list[Row]:
+        """What the hooks get: the runs of a lane that are not stopped."""
+        rows: list[Row] = []
+        for member in lane.places:
+            if self.ends[member] > segment:
+                changing = {name: x[member] for name, x in self.history.items()}
+                values = {name: x[segment].item() for name, x in changing.items()}
+                metrics = {name: x[member] for name, x in zip(self.names, self.metrics, strict=True)}
+                metrics |= {f"hyperparameters.{name}": x[None] for name, x in changing.items()}
+                rows += rows_of(int(member), segment, self._table[member] | values, metrics)
+        return rows
 
     def save_table(self, results: Results, finished: np.ndarray | None = None) -> None:
         """Write the table of the members that are finished, by default of all, to the folder."""
@@ -271,6 +320,7 @@ def run(
     memory: float | int | None = None,
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    on_segment: Hook | Sequence[Hook] | None = None,
 ) -> Results:
     """Train every member of a sweep with every seed, and return what the training returned.
 
@@ -298,6 +348,11 @@ def run(
             the code of `train` or the data that it closes over have changed; the results of host callbacks aren't
             compared.
         progress: whether to show a progress bar, if tqdm is installed, and the chosen `chunk`.
+        on_segment: a function, or a list of functions, called after each segment of a chunk with a list of `Row`, one
+            for each member and seed: one of `sweeps.writers`, or your own. It may return the numbers of members to
+            stop; their metrics are NaN (zero for integers) from then on, and `results.segments` says when they ended.
+            Segments that are read from the folder are not repeated, except one that was being written when the process
+            was killed. In a `jax.distributed` job, only the first process calls it.
 
     Raises:
         TypeError: if `train` returns no arrays, or reads a traced value as a Python number.
@@ -306,7 +361,7 @@ def run(
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)
-    return train_all(experiment, Settings(chunk, memory, folder, progress))
+    return train_all(experiment, Settings(chunk, memory, folder, progress, on_segment))
 
 
 def train_all(experiment: Experiment, settings: Settings) -> Results:
@@ -315,5 +370,5 @@ def train_all(experiment: Experiment, settings: Settings) -> Results:
         for number, lane in enumerate(itertools.chain(*experiment.lanes())):
             experiment.train_lane(f"{number:03d}", lane, 0, experiment.total)
             lane.carry = None  # frees the memory
-            experiment.save_table(experiment.results(), experiment.segments == experiment.total)
+            experiment.save_table(experiment.results(), experiment.segments == experiment.ends)
     return experiment.results()
