@@ -17,6 +17,7 @@ import pytest
 import modulax as mx
 from modulax import sweeps
 from modulax.sweeps import _folder
+from modulax.sweeps._population import Lane
 from modulax.sweeps.writers import CSV, TensorBoard
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
@@ -122,9 +123,7 @@ def test_rows_of_pbt_have_the_hyperparameters_of_the_segment():
     for row in (row for rows in log for row in rows):
         assert row.hyperparameters["learning_rate"] == rates[row.member, row.segment]
         assert row.metrics["hyperparameters.learning_rate"] == rates[row.member, row.segment]
-        np.testing.assert_array_equal(
-            row.curves["hyperparameters.learning_rate"], rates[row.member, : row.segment + 1]
-        )
+        np.testing.assert_array_equal(row.curves["hyperparameters.learning_rate"], rates[row.member, : row.segment + 1])
 
 
 def search(on_segment: Any, metric: Any = "last", **options: Any) -> tuple[Any, sweeps.Results]:
@@ -170,8 +169,8 @@ def slow(rows: Rows) -> Any:
 
 def test_stopped_members_end_and_a_chunk_without_others_is_not_trained(monkeypatch: pytest.MonkeyPatch):
     whole, log = run(None), Log(slow)
-    advance, calls = sweeps._population.Lane.advance, []
-    monkeypatch.setattr(sweeps._population.Lane, "advance", lambda lane: calls.append(lane.places) or advance(lane))
+    advance, calls = Lane.advance, []
+    monkeypatch.setattr(Lane, "advance", lambda lane: calls.append(lane.places) or advance(lane))
     results = run(log)
     assert calls == [[0, 1, 2]] * 3 + [[3, 4]] * 2
     assert log.runs[-4:] == [(3, 0, 1), (3, 1, 1), (4, 0, 1), (4, 1, 1)]
@@ -216,7 +215,7 @@ def test_lr_finder_takes_a_stopped_rate_for_one_that_diverged():
 def test_after_a_kill_no_segment_is_missing_and_only_the_last_one_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """What a killed process leaves is the folder at that moment: each is kept, with the rows so far, and gone on with."""
+    """What a killed process leaves is the folder at that moment: each is kept, with the rows so far, and resumed."""
     folder, left, whole = tmp_path / "sweep", [], run(slow)
     log = Log(slow)
 
@@ -330,7 +329,7 @@ def test_what_no_writer_can_log_is_named(tmp_path: Path):
         with pytest.raises(ValueError, match=r"logs numbers and curves, which are .*`loss`.*returned .*`square`"):
             run(CSV(tmp_path, metrics=metrics))
     matrices = sweeps.Trainable(start, lambda optimizer, carry: (carry, jnp.outer(carry[0], carry[0])))
-    with pytest.raises(ValueError, match="logs numbers and curves, which are none. The training returned `metric`"):
+    with pytest.raises(ValueError, match=r"logs numbers and curves, which are none\. The training returned `metric`"):
         sweeps.run(RATES, matrices, on_segment=CSV(tmp_path), **QUIET)
 
 

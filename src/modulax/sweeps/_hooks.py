@@ -64,7 +64,7 @@ class Hooks(contextlib.ExitStack):
 
     def __init__(self, on_segment: Hook | Sequence[Hook] | None, *, may_stop: bool = True):
         super().__init__()
-        given = () if on_segment is None else on_segment
+        given: Any = () if on_segment is None else on_segment
         is_one = callable(given) or not isinstance(given, (list, tuple))
         self.hooks: list[Any] = [given] if is_one else list(given)
         self._may_stop = may_stop
@@ -103,11 +103,12 @@ class Hooks(contextlib.ExitStack):
                 f"A hook must return None, or the numbers of the members to stop, such as "
                 f"`{{row.member for row in rows if row.curves['loss'][-1] > 10}}`; it returned {out!r}."
             )
-        if strangers := set(numbers.tolist()) - {row.member for row in rows}:
+        stopped = {int(number) for number in numbers}
+        if strangers := stopped - {row.member for row in rows}:
             raise ValueError(f"A hook stopped the members {sorted(strangers)}, which are not among its rows.")
-        if numbers.size and not self._may_stop:
+        if stopped and not self._may_stop:
             raise ValueError(
                 "`sweeps.pbt` stops no members: it replaces the worst ones after each segment. Return None from the "
                 "hook, or stop members in `sweeps.run`."
             )
-        return set(numbers.tolist())
+        return stopped
