@@ -62,11 +62,11 @@ class Hooks(contextlib.ExitStack):
         may_stop: whether hooks may stop members.
     """
 
-    def __init__(self, on_segment: Hook | Sequence[Hook] | None, *, may_stop: bool = True):
+    def __init__(self, on_segment: Any, *, may_stop: bool = True):
         super().__init__()
-        given: Any = () if on_segment is None else on_segment
-        is_one = callable(given) or not isinstance(given, (list, tuple))
-        self.hooks: list[Any] = [given] if is_one else list(given)
+        given = () if on_segment is None else on_segment
+        several = isinstance(given, (list, tuple)) and not callable(given)
+        self.hooks: list[Any] = list(given) if several else [given]
         self._may_stop = may_stop
         for hook in self.hooks:
             if not callable(hook) or isinstance(hook, type):
