@@ -235,7 +235,7 @@ def files(*patterns: str) -> list[str]:
 
 @nox.session
 def libraries(session: nox.Session) -> None:
-    """Programs of other libraries that take optax optimizers, with ours."""
+    """Programs of other libraries that take optax optimizers, with ours, and the tools that log sweeps."""
     install(session, "libraries", "-e", f".{EVERY_EXTRA}")
     session.run(*PYTEST, "tests/libraries", *session.posargs, env=quick_environment(session))
 

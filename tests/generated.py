@@ -47,7 +47,7 @@ PLACES = [
     # The names of `compat` are those of optax.
     if inspect.ismodule(x) and not name.startswith("_") and x.__name__ == f"modulax.{name}" != "modulax.compat"
 ]
-MODULES = (modulax, *PLACES)
+MODULES = (modulax, *PLACES, modulax.sweeps.writers)
 BEGIN, END = "<!-- generated: python -m tests.generated -->", "<!-- end -->"
 
 

@@ -46,6 +46,16 @@ def main() -> None:
     assert len(jax.devices()) == 8
     # Processes with other budgets choose one chunk: that of the least.
     few = run(memory=(1e9, 1.5e3)[process])
+    # The first process calls the hooks, and both know whom they stop.
+    seen: list[sweeps.Row] = []
+
+    def stop_first(rows: list[sweeps.Row]) -> Any:
+        seen.extend(rows)
+        return [rows[0].member] if rows[0].segment == 1 else []
+
+    stopped = run(chunk=8, on_segment=stop_first)
+    assert stopped.segments.tolist() == [2, *[3] * 7, 2, 3]
+    assert len(seen) == (0 if process else (MEMBERS * SEGMENTS - 2) * SEEDS)
     run(segments=2, chunk=8, folder=folder / "sweep")
     resumed = run(folder=folder / "sweep")
     assert resumed.chunk == few.chunk == (8,), (resumed.chunk, few.chunk)

@@ -52,11 +52,11 @@ EDGES = {
     "nnx": {"flax"},
     "linen": {"flax"},
     "checkpoint": {"orbax"},
-    "sweeps": {"tqdm", "scipy", "optuna"},
+    "sweeps": {"tqdm", "scipy", "optuna", "tensorboardX", "wandb", "mlflow"},
     "planning": set(),  # of the base dependencies; its compilers are loaded by JAX
 }
 # `import modulax` loads no edge and none of these.
-NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex", "optuna", "tqdm"}
+NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex", "optuna", "tqdm", "tensorboardX", "wandb", "mlflow"}
 
 # Imports inside a function: (file below src/modulax, module as written) and the reason. An entry may be a third party
 # that the file could not import at the top.

@@ -1,8 +1,10 @@
 """Sweeps: many optimizers trained together, in one compiled program per structure, and searches that stand on it."""
 
+from . import writers as writers
 from ._compare import Comparison as Comparison, SearchSpace as SearchSpace, compare as compare
 from ._coordinates import CoordinateCheck as CoordinateCheck, coordinate_check as coordinate_check
 from ._halving import halving as halving
+from ._hooks import Row as Row
 from ._hypergradient import (
     Hypergradient as Hypergradient,
     checkpointed_scan as checkpointed_scan,

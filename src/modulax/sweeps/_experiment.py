@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from jax.experimental import multihost_utils
 from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
@@ -22,6 +23,7 @@ from .._support.checks import check_integer, one_line
 from .._support.keys import is_key_data, is_typed_key
 from ._description import described, name_of, without_numbers
 from ._folder import Folder
+from ._hooks import Hook, Hooks, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
 from ._population import Lane, Structure, arrays_by_path, structures
@@ -33,13 +35,14 @@ from ._training import Size, Train, Trainable, check_arguments, in_segments, pla
 
 
 class Settings(NamedTuple):
-    """The arguments of `run` and of the searches that change how a sweep is trained, and not its results."""
+    """The arguments of `run` and of the searches that say how a sweep is trained, and who sees it."""
 
     chunk: int | None
     memory: float | int | None
     folder: str | os.PathLike[str] | None
     tags: Mapping[str, Any] | None
     progress: bool
+    on_segment: Hook | Sequence[Hook] | None = None
 
 
 class Experiment:
@@ -83,8 +86,11 @@ class Experiment:
         self.structures = structures(training, self.sweep.groups, shape, self.where, own_keys=own_keys)
         self._structure_of = {place: i for i, group in enumerate(self.sweep.groups) for place in group.places}
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
+        self.metrics = arrays_by_path(self.structures[0].metrics, "metric")
         self.leaves = [((seeds, segments, *x.shape), x.dtype) for x in leaves]
         self.segments = np.zeros(len(self.sweep), int)
+        self.ends = np.full(len(self.sweep), segments)  # earlier for a member that a hook has stopped
+        self.history: dict[str, np.ndarray] = {}  # hyperparameters that change, [member, segment]
         self.runs = Runs(Folder(None))
         self.names = np.full((len(self.sweep), seeds), "", object)  # of the runs
         self._trained = np.full((len(self.sweep), seeds, segments), "", object)
@@ -107,7 +113,11 @@ class Experiment:
         if settings.chunk is not None:
             check_integer("sweeps.run", "chunk", settings.chunk)
         self._settings, self._share = settings, share
-        with Folder(settings.folder) as folder, Progress(settings.progress) as self.bar:
+        with (
+            Folder(settings.folder) as folder,
+            Progress(settings.progress) as self.bar,
+            Hooks(settings.on_segment, may_stop=kind != "pbt") as self.hooks,
+        ):
             self.runs = Runs(folder)
             # All processes have read the folder when the first one writes to it, since all must take part in this.
             self._budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
@@ -136,7 +146,7 @@ class Experiment:
             tags = (calls[-1]["tags"] if calls else {}) | dict(self._settings.tags or {})
             call = {"kind": kind, "versions": _versions(), "commit": _commit(), "tags": tags}
             self.runs.describe({
-                "metrics": arrays_by_path(self.structures[0].metrics, "metric"),
+                "metrics": self.metrics,
                 "in_segments": in_segments(self.training) is not None,
                 "programs": programs,
                 "names": self.sweep.names,
@@ -150,6 +160,7 @@ class Experiment:
             key = self._key_data[place][seed] if self._own_keys else self._key_data[seed]
             program = self._programs[self._structure_of[place]]
             self.names[place, seed] = name_of(program, self._member_names[place], key, search)
+        self.ends = self.runs.ends(self.names, self.total)
 
     def _noted(self, place: int) -> tuple[str, dict[str, Any]]:
         """What a folder notes of the member in a place, by its name."""
@@ -185,28 +196,41 @@ class Experiment:
             spent: in a search that copies carries, the runs that never go on; None in others.
             prepare: called with each lane that begins, and the places of its members.
         """
+        for place in places:
+            self._trained[place, :, self.segments[place] : last] = self.names[place][:, None]
         where: dict[str, Place] = {}
         for place, seed in itertools.product(places, range(self.names.shape[1])):
             where.setdefault(self.names[place, seed], (place, seed))
         starts = {run: self._start(run) for run in where if self.runs.finished(run) < last}
         batches = self.runs.going_on(starts, functools.partial(self._fits, is_whole=spent is None))
         are_chosen = {run for batch in batches for run in batch.places()}
-        batches += self._new_batches({where[run]: x.segment for run, x in starts.items() if run not in are_chosen})
+        left = [run for run in starts if run not in are_chosen and self.runs.finished(run) < self.ends[where[run][0]]]
+        batches += self._new_batches({where[run]: starts[run].segment for run in left})
         asked = int((last - self.segments[places]).sum()) * self.names.shape[1]
         self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
+        if self.hooks.hooks:
+            self._so_far = blanks(len(self.sweep), self.leaves)
+            self.runs.fill(self._so_far, self._trained)
         for batch in batches:
-            rows = [where[row[0]][0] for row in batch.runs]
-            batch.lane = lane = batch.lane or self._lane(batch, rows, [where[run][1] for run in batch.runs[0]])
+            rows, seeds = [where[row[0]][0] for row in batch.runs], [where[run][1] for run in batch.runs[0]]
+            if (self.ends[rows] <= batch.done).all():
+                self.bar.advance(len(batch.places()) * (last - batch.done))
+                continue
+            batch.lane = lane = batch.lane or self._lane(batch, rows, seeds)
             if lane.carry is None and batch.done > 0:
                 is_new = batch.done == batch.first
                 of_runs = [[starts[run] for run in row] for row in batch.runs]
                 lane.carry = self.runs.gathered(lane, of_runs) if is_new else self.runs.carry(batch, lane)
             if batch.done == batch.first:
                 prepare(lane, rows)
-            while batch.done < last:
-                self.runs.write(batch, lane.advance(batch.done), lane)
+            while batch.done < last and (self.ends[rows] > batch.done).any():
+                metrics = lane.advance(batch.done)
+                # Before the segment is written: after a kill between the two, the hooks get it again, and miss nothing.
+                self._call_hooks(batch, rows, seeds, metrics)
+                self.runs.write(batch, metrics, lane)
                 self.runs.tidy(spent or ())
                 self.bar.advance(len(batch.places()))
+            self.bar.advance(len(batch.places()) * (last - batch.done))
             if not keeps:
                 batch.lane = None  # frees the memory
             elif len(batches) > 1:
@@ -215,9 +239,42 @@ class Experiment:
                 self._save_table()
         for batch in self.runs.batches:
             batch.lane = batch.lane if batch in batches else None
-        for place in places:
-            self._trained[place, :, self.segments[place] : last] = self.names[place][:, None]
-        self.segments[places] = last
+        self.segments[places] = np.minimum(self.ends[places], last)
+
+    @functools.cached_property
+    def _table(self) -> list[dict[str, Any]]:
+        return self.sweep.table()
+
+    def _call_hooks(self, batch: Batch, places: list[int], seeds: list[int], metrics: list[np.ndarray]) -> None:
+        """Call the hooks with the runs of a batch that are not stopped, and note which ones they stop.
+
+        Args:
+            batch: the batch.
+            places: the places of its members.
+            seeds: the numbers of its seeds.
+            metrics: the leaves of the metrics of its segment.
+        """
+        if not self.hooks.hooks:
+            return
+        segment, rows = batch.done, list[Row]()
+        for all_of_them, x in zip(self._so_far, metrics, strict=True):
+            all_of_them[np.array(places)[:, None], seeds, segment] = x
+        for member in places:
+            if self.ends[member] > segment:
+                changing = {name: x[member] for name, x in self.history.items()}
+                values = {name: x[segment].item() for name, x in changing.items()}
+                named = {name: x[member] for name, x in zip(self.metrics, self._so_far, strict=True)}
+                named |= {f"hyperparameters.{name}": x[None] for name, x in changing.items()}
+                rows += rows_of(member, seeds, segment, self._table[member] | values, named)
+        stopped = self.hooks(rows) if jax.process_index() == 0 else set()
+        is_stopped = np.isin(places, list(stopped))
+        if jax.process_count() > 1:
+            is_stopped = multihost_utils.broadcast_one_to_all(is_stopped)
+        if is_stopped.any():
+            of_members = itertools.compress(batch.runs, is_stopped)
+            self.runs.stop(dict.fromkeys(itertools.chain(*of_members), segment + 1))
+            self.runs.folder.save()
+            self.ends = self.runs.ends(self.names, self.total)
 
     def _start(self, run: str) -> Start:
         """From where a run goes on."""
@@ -302,7 +359,7 @@ class Experiment:
             **more: other fields.
         """
         metrics = blanks(len(self.sweep), self.leaves)
-        self.runs.fill(metrics, self._trained)
+        self.runs.fill(metrics, np.where(np.arange(self.total) < self.segments[:, None, None], self._trained, ""))
         firsts = [self.runs.of(self.names[structure.group.places[0], 0]) for structure in self.structures]
         chunk = tuple(batches[-1].width for batches in firsts if batches)
         in_parts = in_segments(self.training) is not None

@@ -1,6 +1,6 @@
 """The files of a sweep: what is known of its runs, and their metrics and carries.
 
-    sweep.json              the members, the batches in which they are trained, versions, git commit and tags
+    sweep.json              the members, their batches, which runs were stopped, versions, git commit and tags
     results.csv             the last values of all runs, for people
     metrics/003-0007.npz    the metrics of segment 7 of batch 3
     carries/003-0007        its carries after it, an orbax checkpoint; only the last is kept
@@ -109,7 +109,7 @@ class Folder:
 
     def read(self) -> None:
         """Read what `sweep.json` notes, also that of an earlier version."""
-        self.notes = {"format": FORMAT, "programs": {}, "names": {}, "members": {}, "calls": [], "batches": []}
+        self.notes = {"format": FORMAT, "programs": {}, "names": {}, "members": {}, "calls": [], "batches": [], "stopped": {}}
         path = Path(self.path or "", "sweep.json")
         if self.path is None or not (path.exists() or self._reads):
             return

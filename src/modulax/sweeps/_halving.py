@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._support.checks import check_integer
 from ._experiment import Experiment, Settings
+from ._hooks import Hook
 from ._results import Results
 from ._sweep import Members, Sweep
 from ._training import Trainable
@@ -33,6 +34,7 @@ def halving(
     folder: str | os.PathLike[str] | None = None,
     tags: Mapping[str, Any] | None = None,
     progress: bool = True,
+    on_segment: Hook | Sequence[Hook] | None = None,
 ) -> Results:
     """Search by successive halving: after each rung, only the best `1 / factor` of the members are trained further.
 
@@ -70,6 +72,7 @@ def halving(
             segment that is there, and a later sweep goes on with the members that were dropped.
         tags: as in `run`.
         progress: as in `run`.
+        on_segment: as in `run`; a member that it stops is dropped at the next rung.
 
     Returns:
         The results of all members. The metrics of a member are NaN (zero for integers) after the segment at which it
@@ -85,12 +88,14 @@ def halving(
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error before anything is trained
     work = _work(ends, len(experiment.sweep), factor)
-    with experiment.session("halving", Settings(chunk, memory, folder, tags, progress), work, share=1 / factor**2):
+    settings = Settings(chunk, memory, folder, tags, progress, on_segment)
+    with experiment.session("halving", settings, work, share=1 / factor**2):
         alive = np.arange(len(experiment.sweep))
         for end in ends:
             experiment.train(alive.tolist(), end, keeps=True)
             costs = experiment.results()._finite_costs(metric, mode=mode, reduce=reduce)[alive]
-            alive = np.sort(alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]])
+            best = alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]]
+            alive = np.sort(best[experiment.ends[best] > end])
     return experiment.results()
 
 

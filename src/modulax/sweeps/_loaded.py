@@ -48,7 +48,7 @@ def load(folder: str | os.PathLike[str]) -> Results:
 
     Neither the training nor the model is needed. `results.sweep[i]` is the text of an optimizer, trees are nested
     dicts, and `results.calls` has the versions, the git commit and the tags of the calls that added to the folder.
-    Members with fewer segments than others count as stopped. A folder may be read while it is written.
+    Members that a hook stopped, or with fewer segments than others, count as stopped. A folder may be read while it is written.
 
     Args:
         folder: the folder.
@@ -80,6 +80,8 @@ def loaded(runs: Runs) -> Results:
     trained = np.full((*names.shape, ends.max()), "", object)
     for at, history in histories.items():
         trained[(*at, list(history))] = list(history.values())
+    ends = np.minimum(ends, runs.ends(names, trained.shape[2])[:, None])
+    trained = np.where(np.arange(ends.max()) < ends[:, :, None], trained[:, :, : ends.max()], "")
     metrics = _blanks(notes["metrics"], trained.shape)
     runs.fill(metrics, trained)
     in_parts = notes["in_segments"]
@@ -134,6 +136,7 @@ def merge(into: str | os.PathLike[str], *folders: str | os.PathLike[str]) -> Res
 
 def _add(runs: Runs, others: Runs) -> None:
     runs.describe(others.folder.notes)
+    runs.folder.save()  # also if it has all runs already
     calls = runs.folder.notes["calls"]
     for batch in others.batches:
         if batch.done > batch.first and any(runs.finished(run) < batch.done for run in batch.places()):

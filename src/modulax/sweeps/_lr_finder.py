@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, listing
 from .._support.plotting import pyplot
 from ._experiment import Experiment, Settings
+from ._hooks import Hook
 from ._plots import set_heights
 from ._results import Results
 from ._run import train_all
@@ -113,6 +114,7 @@ def lr_finder(
     folder: str | os.PathLike[str] | None = None,
     tags: Mapping[str, Any] | None = None,
     progress: bool = True,
+    on_segment: Hook | Sequence[Hook] | None = None,
 ) -> RangeTest:
     r"""Test `n` learning rates between `low` and `high`, in equal ratios, and suggest one.
 
@@ -160,6 +162,7 @@ def lr_finder(
         folder: as in `run`.
         tags: as in `run`.
         progress: as in `run`.
+        on_segment: as in `run`; a rate that it stops counts as one that diverged.
 
     Returns:
         The rates, their scores, the suggestion, the peak, and a note if the range is too narrow. There is no suggestion
@@ -183,7 +186,7 @@ def lr_finder(
         sweep, train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.lr_finder"
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
-    results = train_all(experiment, Settings(chunk, memory, folder, tags, progress))
+    results = train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment))
     scores = results._sound_scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _suggestion(rates, scores, mode)
     best = float(rates[int(smoothed.argmax() if mode == "max" else smoothed.argmin())])

@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
 from ._experiment import Experiment
+from ._hooks import Hook, Hooks, Row, rows_of
 from ._memory import fitting, free_memory
 from ._population import Lane
 from ._progress import Progress
@@ -86,6 +87,7 @@ def optuna(
     devices: Any = None,
     memory: float | int | None = None,
     progress: bool = True,
+    on_segment: Hook | Sequence[Hook] | None = None,
     **spaces: AbstractSpace,
 ) -> Results:
     """Search with Optuna: its sampler proposes a batch of trials, which are trained together in one program.
@@ -126,6 +128,7 @@ def optuna(
         devices: as in `run`.
         memory: as in `run`; if a batch doesn't fit, it is trained in parts.
         progress: as in `run`.
+        on_segment: as in `run`; a trial that it stops is marked as pruned.
         **spaces: the space of each hyperparameter, by the names of `replace`.
 
     Returns:
@@ -147,8 +150,8 @@ def optuna(
     experiment = Experiment(
         middle, train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.optuna"
     )
-    search = _Search(ours, experiment, reduce, batch, memory)
-    with Progress(progress) as bar:
+    with Progress(progress) as bar, Hooks(on_segment) as hooks:
+        search = _Search(ours, experiment, reduce, batch, memory, hooks)
         remaining = trials - len(ours.finished())
         bar.total(max(remaining, 0) * segments)
         while remaining > 0 and not ours.is_exhausted:
@@ -176,8 +179,16 @@ def _check_study(study: Any) -> None:
 class _Search:
     """The trials that this call trains, in lanes of one width, and their metrics by number."""
 
-    def __init__(self, study: _Study, experiment: Experiment, reduce: str, batch: int, memory: float | int | None):
-        self.study, self.experiment, self.reduce = study, experiment, reduce
+    def __init__(
+        self,
+        study: _Study,
+        experiment: Experiment,
+        reduce: str,
+        batch: int,
+        memory: float | int | None,
+        hooks: Hooks,
+    ):
+        self.study, self.experiment, self.reduce, self.hooks = study, experiment, reduce, hooks
         self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
         self.trained: dict[int, int] = {}  # segments
         self.has_sound_run = False  # else what `diverged` marks is a metric that is NaN between evaluations
@@ -217,15 +228,20 @@ class _Search:
     def _train_lane(self, members: Members, trials: Sequence[Any], bar: Progress) -> None:
         """Train some trials, report every segment, and tell how each ended."""
         lane = Lane(self.structure, members, self.experiment.keys, self.width)
-        alive = dict(enumerate(trials))
+        alive, table = dict(enumerate(trials)), self.study.sweep(trials).table()
         for segment in range(self.experiment.total):
             metrics = lane.advance(segment)
             bar.advance(len(trials))
             for row, trial in alive.items():
                 self._record(trial, segment, [x[row] for x in metrics])
+            rows: list[Row] = []
+            for row, trial in alive.items():
+                named = dict(zip(self.experiment.metrics, self.metrics[trial.number], strict=True))
+                rows += rows_of(trial.number, range(len(self.experiment.keys)), segment, table[row], named)
+            stopped = self.hooks(rows)
             values = self._values(self._results(self.experiment.sweep, list(alive.values()))).tolist()
             for (row, trial), value in zip(list(alive.items()), values, strict=True):
-                if self._has_ended(trial, segment, value):
+                if self._has_ended(trial, segment, value, trial.number in stopped):
                     del alive[row]
             if not alive:
                 bar.advance(len(trials) * (self.experiment.total - 1 - segment))
@@ -236,14 +252,15 @@ class _Search:
             history[:, segment] = x
         self.trained[trial.number] = segment + 1
 
-    def _has_ended(self, trial: Any, segment: int, value: Sequence[float]) -> bool:
+    def _has_ended(self, trial: Any, segment: int, value: Sequence[float], is_stopped: bool) -> bool:
         """Report the values of a segment to the study, and return whether the trial is complete or pruned."""
         is_last = segment == self.experiment.total - 1
         if self.experiment.total > 1 and len(value) == 1:  # Optuna prunes only by a single objective
             trial.report(value[0], segment)
-            if not is_last and trial.should_prune():
-                self.study.tell(trial, "PRUNED")
-                return True
+            is_stopped |= not is_last and trial.should_prune()
+        if is_stopped and not is_last:
+            self.study.tell(trial, "PRUNED")
+            return True
         if is_last:
             self.study.tell(trial, "COMPLETE", value)
         return is_last

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from .._support.checks import check_option, listing
 from ._carried import leaves_of, write_values
 from ._description import described
 from ._experiment import Experiment, Settings
+from ._hooks import Hook
 from ._results import Results
 from ._spaces import AbstractSpace, seed_of
 from ._sweep import Members, Sweep, as_sweep, paths_of
@@ -38,6 +39,7 @@ def pbt(
     folder: str | os.PathLike[str] | None = None,
     tags: Mapping[str, Any] | None = None,
     progress: bool = True,
+    on_segment: Hook | Sequence[Hook] | None = None,
 ) -> Results:
     """Train a population; after each segment, the worst members continue from the best, with other hyperparameters.
 
@@ -70,6 +72,7 @@ def pbt(
         folder: as in `run`; a training that was interrupted goes on.
         tags: as in `run`.
         progress: as in `run`.
+        on_segment: as in `run`, without stopping members.
 
     Returns:
         The results, whose `sweep` has the hyperparameters of the last segment. `history` has those of all segments,
@@ -96,9 +99,9 @@ def pbt(
     search += [described(member) for member in population]
     stored = leaves_of(experiment.structures[0], paths)
     members = list(population)
-    history = {name: np.zeros((size, segments)) for name in columns.values()}
+    history = experiment.history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
-    settings = Settings(chunk, memory, folder, tags, progress)
+    settings = Settings(chunk, memory, folder, tags, progress, on_segment)
     with experiment.session("pbt", settings, work=size * segments, search=search):
         spent = set[str]()
         for segment in range(segments):

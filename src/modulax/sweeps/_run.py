@@ -1,13 +1,14 @@
 """`run`: train all members of a sweep."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
 from ._experiment import Experiment, Settings
+from ._hooks import Hook
 from ._results import Results
 from ._sweep import Members, Sweep
 from ._training import Train, Trainable
@@ -26,6 +27,7 @@ def run(
     folder: str | os.PathLike[str] | None = None,
     tags: Mapping[str, Any] | None = None,
     progress: bool = True,
+    on_segment: Hook | Sequence[Hook] | None = None,
 ) -> Results:
     """Train every member of a sweep with every seed, and return what the training returned.
 
@@ -54,6 +56,12 @@ def run(
             data that it closes over have changed; the results of host callbacks aren't compared.
         tags: what the folder notes of the runs, such as `{"task": "digits"}`, for `sweeps.load`; later calls keep it.
         progress: whether to show a progress bar, if tqdm is installed, and the chosen `chunk`.
+        on_segment: a function, or a list of functions, called after each segment of a chunk with a list of `Row`, one
+            for each member and seed: one of `sweeps.writers`, or your own. It may return the numbers of members to
+            stop; their metrics are NaN (zero for integers) from then on, and `results.segments` says when they ended.
+            A folder notes which runs were stopped: no later sweep trains them further, unless `stopped` in its
+            `sweep.json` is emptied. Segments that are read from the folder are not repeated, except one that was being
+            written when the process was killed. In a `jax.distributed` job, only the first process calls it.
 
     Raises:
         TypeError: if `train` returns no arrays, or reads a traced value as a Python number.
@@ -62,7 +70,7 @@ def run(
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)
-    return train_all(experiment, Settings(chunk, memory, folder, tags, progress))
+    return train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment))
 
 
 def train_all(experiment: Experiment, settings: Settings) -> Results:

@@ -163,6 +163,7 @@ class Runs:
         for name, paths in more["names"].items():
             notes["names"][name] = list(dict.fromkeys((*notes["names"].get(name, ()), *paths)))
         notes["members"] |= more["members"]
+        self.stop(more.get("stopped", {}))
         notes["calls"] += [call for call in more["calls"] if call not in notes["calls"]]
 
     def _refuse(self, what: str) -> NoReturn:
@@ -170,6 +171,21 @@ class Runs:
             f"{self.folder.name} holds runs of another training: {what}. To add to them, use the training with which "
             f"they were made; for another one, choose another folder."
         )
+
+    def stop(self, ends: Mapping[str, int]) -> None:
+        """Note that runs end after so many segments."""
+        stopped = self.folder.notes["stopped"]
+        stopped |= {run: min(end, stopped.get(run, end)) for run, end in ends.items()}
+
+    def ends(self, names: np.ndarray, total: int) -> np.ndarray:
+        """How many segments members are trained for, `[member]`: at most until one of their runs was stopped.
+
+        Args:
+            names: the names of the runs, `[member, seed]`.
+            total: the number of segments of a member that is not stopped.
+        """
+        stopped = self.folder.notes["stopped"]
+        return np.array([min(total, *(stopped.get(run, total) for run in row)) for row in names])
 
     def of(self, run: str) -> list[Batch]:
         """The batches of a run, in the order of the folder."""
