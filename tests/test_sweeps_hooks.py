@@ -1,6 +1,7 @@
 """Hooks of sweeps: what `on_segment` gets in each search, what it stops, and the files of `writers.CSV`."""
 
 import csv
+import json
 import re
 import shutil
 import sys
@@ -52,9 +53,9 @@ TRAINABLE = sweeps.Trainable(start, advance)
 CHOSEN = ["loss", "half", "last", "eval.steps", "learning_rate"]
 
 
-def run(on_segment: Any, **options: Any) -> sweeps.Results:
+def run(on_segment: Any, sweep: Any = RATES, **options: Any) -> sweeps.Results:
     given: dict[str, Any] = {"seeds": 2, "segments": 3, "chunk": 3}
-    return sweeps.run(RATES, TRAINABLE, on_segment=on_segment, **given | QUIET | options)
+    return sweeps.run(sweep, TRAINABLE, on_segment=on_segment, **given | QUIET | options)
 
 
 class Log(list[Rows]):
@@ -170,7 +171,9 @@ def slow(rows: Rows) -> Any:
 def test_stopped_members_end_and_a_chunk_without_others_is_not_trained(monkeypatch: pytest.MonkeyPatch):
     whole, log = run(None), Log(slow)
     advance, calls = Lane.advance, []
-    monkeypatch.setattr(Lane, "advance", lambda lane, segment: calls.append((len(lane.members), segment)) or advance(lane, segment))
+    monkeypatch.setattr(
+        Lane, "advance", lambda lane, segment: calls.append((len(lane.members), segment)) or advance(lane, segment)
+    )
     results = run(log)
     assert calls == [(3, 0), (3, 1), (3, 2), (2, 0), (2, 1)]
     assert log.runs[-4:] == [(3, 0, 1), (3, 1, 1), (4, 0, 1), (4, 1, 1)]
@@ -207,6 +210,81 @@ def test_lr_finder_takes_a_stopped_rate_for_one_that_diverged():
     assert found.results.segments.tolist() == [2] * 7 + [1]
     assert np.isfinite(found.scores[:7]).all()
     assert found.scores[7] == np.inf
+
+
+# --- Folders, which keep what is stopped by its content ------------------------------------------
+
+
+def stop_second(rows: Rows) -> Any:
+    return {row.member for row in rows if row.member == 1}
+
+
+def test_a_folder_knows_the_runs_that_were_stopped(tmp_path: Path):
+    folder, log = tmp_path / "sweep", Log()
+    stopped = run(stop_second, sweep=RATES[:3], folder=folder, chunk=2)
+    np.testing.assert_array_equal(stopped.segments, [3, 1, 3])
+    # A member more, in another order.
+    more = run(log, sweep=RATES[[3, 2, 1, 0]], folder=folder)
+    assert log.runs == [(0, j, k) for k in range(3) for j in range(2)]
+    np.testing.assert_array_equal(more.segments, [3, 3, 1, 3])
+    np.testing.assert_array_equal(more["loss"][1:], stopped["loss"][::-1])
+    # A seed more: a row for each new run. A member is stopped with all of its seeds.
+    log.clear()
+    wide = run(log, sweep=RATES[:3], seeds=3, folder=folder)
+    assert sorted(log.runs) == [(0, 2, 0), (0, 2, 1), (0, 2, 2), (1, 2, 0), (2, 2, 0), (2, 2, 1), (2, 2, 2)]
+    np.testing.assert_array_equal(wide.segments, [3, 1, 3])
+    np.testing.assert_array_equal(wide["loss"][:, :2], stopped["loss"])
+    # A segment more, with the curves from the start.
+    log.clear()
+    longer = run(log, sweep=RATES[:3], segments=4, folder=folder)
+    assert log.runs == [(i, j, 3) for i in (0, 2) for j in range(2)]
+    np.testing.assert_array_equal(log[0][0].curves["loss"], longer.curve("loss")[0, 0])
+    np.testing.assert_array_equal(longer.segments, [4, 1, 4])
+    # Other folders, and results without the code.
+    merged = sweeps.merge(tmp_path / "into", folder)
+    for found in (merged, sweeps.load(folder)):
+        rates = [row["learning_rate"] for row in found.sweep.table()]
+        assert dict(zip(rates, found.segments, strict=True)) == {0.01: 4, 0.1: 1, 0.2: 4, 0.3: 3}
+        assert np.isnan(found["loss"][rates.index(0.1), :, 1:]).all()
+        assert np.isfinite(found["loss"][rates.index(0.1), :, 0]).all()
+    log.clear()
+    assert_same(run(log, sweep=RATES[:3], segments=4, folder=tmp_path / "into"), longer)
+    assert log == []
+    # What is no longer noted is trained as any other.
+    notes = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps(notes | {"stopped": {}}))
+    again = run(None, sweep=RATES[:3], segments=4, folder=folder)
+    np.testing.assert_allclose(again["loss"], run(None, sweep=RATES[:3], segments=4)["loss"], rtol=1e-6)
+
+
+def test_a_merge_keeps_what_one_folder_has_stopped(tmp_path: Path):
+    whole = run(None, sweep=RATES[:2], folder=tmp_path / "whole")
+    run(stop_second, sweep=RATES[:2], folder=tmp_path / "stopped")
+    merged = sweeps.merge(tmp_path / "whole", tmp_path / "stopped")
+    np.testing.assert_array_equal(merged.segments, [3, 1])
+    np.testing.assert_array_equal(merged["loss"][0], whole["loss"][0])
+    np.testing.assert_array_equal(run(None, sweep=RATES[:2], folder=tmp_path / "whole").segments, [3, 1])
+
+
+def test_members_that_share_a_run_have_one_row_and_are_stopped_together(tmp_path: Path):
+    log = Log(lambda rows: {0} if rows[0].segment == 1 else None)
+    results = run(log, sweep=RATES[[2, 0, 2]], folder=tmp_path / "sweep")
+    assert log.runs == [(i, j, k) for k in range(3) for i in range(2) for j in range(2) if (i, k) != (0, 2)]
+    np.testing.assert_array_equal(results.segments, [2, 3, 2])
+    np.testing.assert_array_equal(results["loss"][0], results["loss"][2])
+
+
+def test_a_search_that_goes_on_drops_stopped_members_at_the_same_rung(tmp_path: Path):
+    given: dict[str, Any] = {"rungs": [1, 3, 4], "factor": 2, "chunk": 3, **QUIET}
+    best = int(sweeps.halving(RATES, TRAINABLE, "last", **given).segments.argmax())
+    given["folder"] = tmp_path / "sweep"
+    log = Log(lambda rows: [row.member for row in rows if row.member == best and row.segment == 1])
+    results = sweeps.halving(RATES, TRAINABLE, "last", on_segment=log, **given)
+    assert results.segments[best] == 2
+    assert results.segments.max() == 4
+    log.clear()
+    assert_same(sweeps.halving(RATES, TRAINABLE, "last", on_segment=log, **given), results)
+    assert log == []
 
 
 # --- Folders that a killed process leaves --------------------------------------------------------

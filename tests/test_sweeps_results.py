@@ -69,9 +69,9 @@ def test_metrics_of_all_kinds_and_members_that_diverge(results: sweeps.Results):
     row = {"member": 3, "optimizer": "SGD", "learning_rate": 4.0, "loss": last["loss"]}
     assert last == row | {"loss_min": -4.0, "loss_max": np.inf, "diverged": 1}
     assert "3 diverged" in repr(results)
-    assert results.best_run("loss", reduce="min")["loss"] == -4.0  # the seed that did not diverge
-    assert results.best_run("loss", reduce="min", seed=0)["loss"] == np.inf
-    assert results.best_run("loss")["curve"].tolist() == [2, 1, 2]
+    assert results.best("loss", reduce="min").run["loss"] == -4.0  # the seed that did not diverge
+    assert results.load(3, seed=0)["loss"] == np.inf
+    assert results.best("loss").run["curve"].tolist() == [2, 1, 2]
     with pytest.raises(ValueError, match=r"`z` is complex.*Return its absolute value"):
         results.best("z")
 
@@ -87,10 +87,10 @@ def test_the_best_run_is_what_the_training_returned_for_the_best_seed_of_the_bes
     results = sweeps.run(LEVELS, train, seeds=4, **QUIET)
     member = results.best("score", mode=mode)[1]["member"]
     seed = int(getattr(results["score"][member], f"arg{mode}")())
-    best = results.best_run("score", mode=mode)
+    best = results.best("score", mode=mode).run
     assert jax.tree.all(jax.tree.map(lambda x, all_: (x == all_[member, seed]).all(), best, results.metrics))
     np.testing.assert_allclose(best["params"]["w"], train(results.sweep[member], results.keys[seed])["params"]["w"])
-    assert (results.best_run("score", mode=mode, seed=3)["params"]["w"] == results["params"]["w"][member, 3]).all()
+    assert (results.load(member, seed=3)["params"]["w"] == results["params"]["w"][member, 3]).all()
 
 
 def test_all_diverged():
@@ -98,8 +98,6 @@ def test_all_diverged():
     assert results.diverged.all()
     with pytest.raises(ValueError, match=r"No member has a finite `metric`: all diverged. Try smaller learning rates"):
         results.best()
-    with pytest.raises(ValueError, match="No member has a finite"):
-        results.best_run()
 
 
 def test_where_a_metric_of_all_runs_is_nan_between_evaluations_the_last_values_decide():
@@ -109,7 +107,7 @@ def test_where_a_metric_of_all_runs_is_nan_between_evaluations_the_last_values_d
     results = sweeps.run(LEVELS, train, **QUIET)
     assert results.diverged.all()
     assert results.best()[1]["metric"] == 1.0
-    assert results.best_run()[1] == 1.0
+    assert results.best().run[1] == 1.0
 
 
 def test_a_metric_may_be_called_metric():

@@ -202,20 +202,18 @@ class Experiment:
         for place, seed in itertools.product(places, range(self.names.shape[1])):
             where.setdefault(self.names[place, seed], (place, seed))
         starts = {run: self._start(run) for run in where if self.runs.finished(run) < last}
+        wanted = [run for run in starts if self.runs.finished(run) < self.ends[where[run][0]]]  # others are stopped
         batches = self.runs.going_on(starts, functools.partial(self._fits, is_whole=spent is None))
+        batches = [batch for batch in batches if not batch.places().keys().isdisjoint(wanted)]
         are_chosen = {run for batch in batches for run in batch.places()}
-        left = [run for run in starts if run not in are_chosen and self.runs.finished(run) < self.ends[where[run][0]]]
-        batches += self._new_batches({where[run]: starts[run].segment for run in left})
+        batches += self._new_batches({where[run]: starts[run].segment for run in wanted if run not in are_chosen})
         asked = int((last - self.segments[places]).sum()) * self.names.shape[1]
         self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
         if self.hooks.hooks:
-            self._so_far = blanks(len(self.sweep), self.leaves)
+            self._table, self._so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
             self.runs.fill(self._so_far, self._trained)
         for batch in batches:
             rows, seeds = [where[row[0]][0] for row in batch.runs], [where[run][1] for run in batch.runs[0]]
-            if (self.ends[rows] <= batch.done).all():
-                self.bar.advance(len(batch.places()) * (last - batch.done))
-                continue
             batch.lane = lane = batch.lane or self._lane(batch, rows, seeds)
             if lane.carry is None and batch.done > 0:
                 is_new = batch.done == batch.first
@@ -240,10 +238,6 @@ class Experiment:
         for batch in self.runs.batches:
             batch.lane = batch.lane if batch in batches else None
         self.segments[places] = np.minimum(self.ends[places], last)
-
-    @functools.cached_property
-    def _table(self) -> list[dict[str, Any]]:
-        return self.sweep.table()
 
     def _call_hooks(self, batch: Batch, places: list[int], seeds: list[int], metrics: list[np.ndarray]) -> None:
         """Call the hooks with the runs of a batch that are not stopped, and note which ones they stop.

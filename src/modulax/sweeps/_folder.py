@@ -109,7 +109,8 @@ class Folder:
 
     def read(self) -> None:
         """Read what `sweep.json` notes, also that of an earlier version."""
-        self.notes = {"format": FORMAT, "programs": {}, "names": {}, "members": {}, "calls": [], "batches": [], "stopped": {}}
+        self.notes = {"format": FORMAT, "calls": [], "batches": []}
+        self.notes |= {name: {} for name in ("programs", "names", "members", "stopped")}
         path = Path(self.path or "", "sweep.json")
         if self.path is None or not (path.exists() or self._reads):
             return

@@ -48,7 +48,8 @@ def load(folder: str | os.PathLike[str]) -> Results:
 
     Neither the training nor the model is needed. `results.sweep[i]` is the text of an optimizer, trees are nested
     dicts, and `results.calls` has the versions, the git commit and the tags of the calls that added to the folder.
-    Members that a hook stopped, or with fewer segments than others, count as stopped. A folder may be read while it is written.
+    Members that a hook stopped, and those with fewer segments than others, count as stopped. A folder may be read while
+    it is written.
 
     Args:
         folder: the folder.

@@ -15,7 +15,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
 from ._experiment import Experiment
 from ._hooks import Hook, Hooks, Row, rows_of
-from ._memory import fitting, free_memory
+from ._memory import budget_of, fitting
 from ._population import Lane
 from ._progress import Progress
 from ._results import Results, blanks
@@ -150,12 +150,12 @@ def optuna(
     experiment = Experiment(
         middle, train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.optuna"
     )
-    with Progress(progress) as bar, Hooks(on_segment) as hooks:
-        search = _Search(ours, experiment, reduce, batch, memory, hooks)
+    search = _Search(ours, experiment, reduce, batch, memory)
+    with Progress(progress) as search.bar, Hooks(on_segment) as search.hooks:
         remaining = trials - len(ours.finished())
-        bar.total(max(remaining, 0) * segments)
+        search.bar.total(max(remaining, 0) * segments)
         while remaining > 0 and not ours.is_exhausted:
-            search.train(min(batch, remaining), bar)
+            search.train(min(batch, remaining))
             remaining = trials - len(ours.finished())
     return search.results()
 
@@ -179,16 +179,11 @@ def _check_study(study: Any) -> None:
 class _Search:
     """The trials that this call trains, in lanes of one width, and their metrics by number."""
 
-    def __init__(
-        self,
-        study: _Study,
-        experiment: Experiment,
-        reduce: str,
-        batch: int,
-        memory: float | int | None,
-        hooks: Hooks,
-    ):
-        self.study, self.experiment, self.reduce, self.hooks = study, experiment, reduce, hooks
+    bar: Progress
+    hooks: Hooks
+
+    def __init__(self, study: _Study, experiment: Experiment, reduce: str, batch: int, memory: float | int | None):
+        self.study, self.experiment, self.reduce = study, experiment, reduce
         self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
         self.trained: dict[int, int] = {}  # segments
         self.has_sound_run = False  # else what `diverged` marks is a metric that is NaN between evaluations
@@ -198,11 +193,11 @@ class _Search:
         leaves = list(blanks._named())
         self.objectives = [0 if name is None else leaves.index(name) for name in study.metrics]  # among the leaves
         where, self.structure = experiment.where, experiment.structures[0]
-        budget = free_memory(list(where.mesh.devices.flat)) if memory is None else float(memory)
+        budget = budget_of(list(where.mesh.devices.flat), memory)
         seeds = experiment.keys.shape[0]
         self.width = fitting(lambda n: self.structure.needed(Size(n, seeds)), batch, where.rounded, None, budget)
 
-    def train(self, count: int, bar: Progress) -> None:
+    def train(self, count: int) -> None:
         """Train a batch of trials."""
         trials: list[Any] = []
         try:
@@ -211,7 +206,7 @@ class _Search:
             sweep = self.study.sweep(trials)
             self._check_structure(sweep)
             for i in range(0, count, self.width):
-                self._train_lane(sweep.members[i : i + self.width], trials[i : i + self.width], bar)
+                self._train_lane(sweep.members[i : i + self.width], trials[i : i + self.width])
         except BaseException:  # also if the user stops it: else the trials would remain in the state RUNNING
             for trial in trials:
                 self.study.tell(trial, "FAIL")
@@ -225,13 +220,13 @@ class _Search:
                 "study of its own."
             )
 
-    def _train_lane(self, members: Members, trials: Sequence[Any], bar: Progress) -> None:
+    def _train_lane(self, members: Members, trials: Sequence[Any]) -> None:
         """Train some trials, report every segment, and tell how each ended."""
         lane = Lane(self.structure, members, self.experiment.keys, self.width)
         alive, table = dict(enumerate(trials)), self.study.sweep(trials).table()
         for segment in range(self.experiment.total):
             metrics = lane.advance(segment)
-            bar.advance(len(trials))
+            self.bar.advance(len(trials))
             for row, trial in alive.items():
                 self._record(trial, segment, [x[row] for x in metrics])
             rows: list[Row] = []
@@ -244,7 +239,7 @@ class _Search:
                 if self._has_ended(trial, segment, value, trial.number in stopped):
                     del alive[row]
             if not alive:
-                bar.advance(len(trials) * (self.experiment.total - 1 - segment))
+                self.bar.advance(len(trials) * (self.experiment.total - 1 - segment))
                 break
 
     def _record(self, trial: Any, segment: int, metrics: Sequence[np.ndarray]) -> None:

@@ -282,28 +282,6 @@ class Results:
         """
         return self._run(member, seed)[0]
 
-    def best_run(
-        self, metric: str | None = None, *, mode: str = "min", reduce: str = "mean", seed: int | None = None
-    ) -> PyTree:
-        """Return what the training returned for the best member, such as its trained parameters: one of its runs.
-
-            params = results.best_run("loss")["params"]  # of a `train` that returns {"loss": ..., "params": ...}
-
-        The arrays have no axes of members and seeds.
-
-        Args:
-            metric: the metric that chooses the member, as in `best`.
-            mode: `"min"` if small values are good, `"max"` if large ones are.
-            reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
-            seed: the index of the seed; the best one of the member by default.
-
-        Raises:
-            ValueError: if there is no such metric, or if all members diverged.
-        """
-        i = int(self._finite_costs(metric, mode=mode, reduce=reduce).argmin())
-        seed = int(self._costs_of_runs(metric, mode)[i].argmin()) if seed is None else seed
-        return jtu.tree_map(lambda x: x[i, seed], self.metrics)
-
     def lineage(self, member: int) -> list[dict[str, Any]]:
         """Return the hyperparameters that led to a member of `pbt`: a dict per segment, from the first to the last.
 
