@@ -40,7 +40,7 @@ def slope_of_rosenbrock(x: np.ndarray) -> np.ndarray:
 def _data() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits  # takes seconds
 
-    images, labels = load_digits(return_X_y=True)
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     return images[:200, [20, 28, 36]] / 16, np.where(labels[:200] < 5, 1.0, -1.0)
 
 
