@@ -277,14 +277,32 @@ def test_members_that_share_a_run_have_one_row_and_are_stopped_together(tmp_path
 def test_a_search_that_goes_on_drops_stopped_members_at_the_same_rung(tmp_path: Path):
     given: dict[str, Any] = {"rungs": [1, 3, 4], "factor": 2, "chunk": 3, **QUIET}
     best = int(sweeps.halving(RATES, TRAINABLE, "last", **given).segments.argmax())
-    given["folder"] = tmp_path / "sweep"
-    log = Log(lambda rows: [row.member for row in rows if row.member == best and row.segment == 1])
-    results = sweeps.halving(RATES, TRAINABLE, "last", on_segment=log, **given)
-    assert results.segments[best] == 2
-    assert results.segments.max() == 4
-    log.clear()
-    assert_same(sweeps.halving(RATES, TRAINABLE, "last", on_segment=log, **given), results)
-    assert log == []
+
+    def search(folder: str, kill: int | None = None) -> tuple[sweeps.Results | None, Log]:
+        def stop(rows: Rows) -> Any:
+            if len(log) == kill:
+                raise KeyboardInterrupt
+            return [row.member for row in rows if row.member == best and row.segment == 1]
+
+        log = Log(stop)
+        try:
+            return sweeps.halving(RATES, TRAINABLE, "last", folder=tmp_path / folder, on_segment=log, **given), log
+        except KeyboardInterrupt:
+            return None, log
+
+    whole, log = search("whole")
+    assert whole is not None
+    assert whole.segments[best] == 2
+    assert whole.segments.max() == 4
+    for kill in range(1, len(log) + 1):
+        search(f"{kill}", kill)
+        again, rest = search(f"{kill}")
+        assert again is not None
+        assert_same(again, whole)
+        assert rest.runs == log.runs[-len(rest.runs) :]
+        assert len(rest) == len(log) - kill + 1
+    _, none = search("whole")
+    assert none == []
 
 
 # --- Folders that a killed process leaves --------------------------------------------------------

@@ -89,7 +89,6 @@ class Experiment:
         self.metrics = arrays_by_path(self.structures[0].metrics, "metric")
         self.leaves = [((seeds, segments, *x.shape), x.dtype) for x in leaves]
         self.segments = np.zeros(len(self.sweep), int)
-        self.ends = np.full(len(self.sweep), segments)  # earlier for a member that a hook has stopped
         self.history: dict[str, np.ndarray] = {}  # hyperparameters that change, [member, segment]
         self.runs = Runs(Folder(None))
         self.names = np.full((len(self.sweep), seeds), "", object)  # of the runs
@@ -160,7 +159,7 @@ class Experiment:
             key = self._key_data[place][seed] if self._own_keys else self._key_data[seed]
             program = self._programs[self._structure_of[place]]
             self.names[place, seed] = name_of(program, self._member_names[place], key, search)
-        self.ends = self.runs.ends(self.names, self.total)
+        self.ends = self.runs.ends(self.names, self.total)  # of members; earlier where a hook has stopped one
 
     def _noted(self, place: int) -> tuple[str, dict[str, Any]]:
         """What a folder notes of the member in a place, by its name."""
