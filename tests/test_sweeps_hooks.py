@@ -250,8 +250,11 @@ def test_a_folder_knows_the_runs_that_were_stopped(tmp_path: Path):
     log.clear()
     assert_same(run(log, sweep=RATES[:3], segments=4, folder=tmp_path / "into"), longer)
     assert log == []
-    # What is no longer noted is trained as any other.
+    # Nothing is begun for one that was stopped. Without the note, it is trained as any other.
     notes = json.loads((folder / "sweep.json").read_text())
+    run(log, sweep=RATES[1:2], segments=5, folder=folder)
+    assert json.loads((folder / "sweep.json").read_text())["batches"] == notes["batches"]
+    assert log == []
     (folder / "sweep.json").write_text(json.dumps(notes | {"stopped": {}}))
     again = run(None, sweep=RATES[:3], segments=4, folder=folder)
     np.testing.assert_allclose(again["loss"], run(None, sweep=RATES[:3], segments=4)["loss"], rtol=1e-6)
