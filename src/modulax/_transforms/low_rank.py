@@ -28,12 +28,6 @@ class Side(NamedTuple):
         batch = [self.matrix.shape[axis] for axis in self.matrix.batch]
         return (*batch, rows if self.is_rows else columns, min(rank, rows, columns))
 
-    def low_shape(self, rank: int) -> tuple[int, ...]:
-        """The shape of the projected matrices."""
-        *batch, _, r = self.shape(rank)
-        rows, columns = self.matrix.size
-        return (*batch, r, columns) if self.is_rows else (*batch, rows, r)
-
     def check(self, owner: str, x: Array, projector: Array, rank: int) -> None:
         """Raises an error if an update doesn't fit its projector.
 
