@@ -127,7 +127,7 @@ class CNN(nnx.Module):
 
 
 def digits() -> Split:
-    images, labels = load_digits(return_X_y=True)
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     return split((images / 16).astype(np.float32), labels, stratify=labels)
 
 

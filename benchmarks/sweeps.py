@@ -18,8 +18,8 @@ from measure import interleaved, seconds, table
 
 import modulax
 from modulax import sweeps
-from modulax.sweeps._population import lanes
-from modulax.sweeps._run import Experiment
+from modulax.sweeps._experiment import Experiment
+from modulax.sweeps._population import Lane
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 digits: Any = importlib.import_module("digits")
@@ -144,10 +144,10 @@ def _once(run: Callable[[], Any]) -> float:
 
 
 def _executed(members: sweeps.Sweep, train: Any, key: Any) -> Callable[[], Any]:
-    """What `run` executes after the compilation: lanes from the beginning, metrics on the host."""
+    """What `run` executes after the compilation: a lane from the beginning, metrics on the host."""
     experiment = Experiment(members, train, seeds=1, key=key, devices=None, segments=1)
     structure = experiment.structures[0]
-    return lambda: lanes(structure, structure.group.places, structure.group.members, len(members))[0].advance()
+    return lambda: Lane(structure, structure.group.members, experiment.keys, len(members)).advance(0)
 
 
 def make_trainable(data: Any, steps: int) -> sweeps.Trainable:

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..checkpoint._stored import nested
 from ._folder import Folder
-from ._members import AbstractMembers
 from ._results import Results, blanks, diverged_in
 from ._runs import Carries, Runs
+from ._sweep import AbstractMembers
 
 
 class StoredMembers(AbstractMembers):

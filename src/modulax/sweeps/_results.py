@@ -19,10 +19,10 @@ from .._support.checks import check_option, listing, suggestion
 from ..checkpoint._stored import nested
 from ..tree._paths import dotted
 from ._html import columns_of, html_rows
-from ._members import AbstractMembers
 from ._panels import REDUCTIONS, Panels, reduced
 from ._plots import plot
 from ._runs import Carries
+from ._sweep import AbstractMembers
 from ._training import Keys
 
 OF_A_RUN = ("best_params", "best_parameters", "best_model", "params")
