@@ -50,12 +50,12 @@ def test_an_update_moves_the_ideal_bytes():
     assert found.fits
 
 
-def test_the_updates_of_zero_are_gathered():
+def test_the_new_parameters_of_zero_are_gathered():
     mesh = planning.topology("v5e:4x4")
     found = planning.plan(mx.AdamW(1e-3), shapes(w=(8192, 1024)), mesh, zero="data")
     assert found.state_bytes == 2 * 32 * MIB // 16 + 8
     (gather,) = found.collectives
-    assert (gather.kind, gather.transform, gather.bytes) == ("all-gather", "ScaleByLearningRate", 32 * MIB)
+    assert (gather.kind, gather.transform, gather.bytes) == ("all-gather", "", 32 * MIB)  # of the step itself
     assert found.bounds["links"] == pytest.approx(32 * MIB * 15 / 16 / 200e9)
 
 
