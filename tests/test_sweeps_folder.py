@@ -21,6 +21,7 @@ from modulax.sweeps import _folder
 from modulax.sweeps._experiment import Experiment
 
 from . import settings
+from .sweep_probes import copied_before_writes
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
 
@@ -76,19 +77,8 @@ def test_killed_before_any_of_its_writes_it_ends_as_an_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: sweeps.Results
 ):
     """What a killed process leaves is the folder at that moment: each is kept and gone on with."""
-    folder, left = tmp_path / "sweep", []
-
-    def noted(write: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> None:
-            left.append(tmp_path / f"{len(left)}")
-            shutil.copytree(folder, left[-1])
-            write(*arguments, **options)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_folder.os, "replace", noted(os.replace))
-        patch.setattr(_folder, "save", noted(_folder.save))
+    folder = tmp_path / "sweep"
+    with copied_before_writes(monkeypatch, folder) as left:
         run(folder)
     assert len(left) >= 2 + 4 * 2 + 1  # notes twice; carries and metrics of two segments of two chunks; a table
     carries = sorted(path.name for path in (folder / "carries").iterdir())

@@ -21,24 +21,15 @@ from modulax.sweeps import _folder
 from modulax.sweeps._population import Lane
 from modulax.sweeps.writers import CSV, TensorBoard
 
+from .sweep_probes import four_steps, start
+
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
 RATES = sweeps.grid(mx.SGD(0.1, momentum=0.5), learning_rate=[0.01, 0.1, 0.2, 0.3, 0.4])
 Rows = list[sweeps.Row]
 
 
-def start(optimizer: Any, key: Any) -> Any:
-    params = jax.random.normal(key, (3,))
-    return params, optimizer.init(params)
-
-
 def advance(optimizer: Any, carry: Any) -> Any:
-    """Four steps on a parabola."""
-
-    def step(carry: Any, _: None) -> Any:
-        params, state = carry
-        return optimizer.step(params, state, params), jnp.sum(params**2)
-
-    carry, losses = jax.lax.scan(step, carry, length=4)
+    carry, losses = four_steps(optimizer, carry)
     params = carry[0]
     half, square = losses[::2].astype(jnp.bfloat16), jnp.outer(params, params)
     metrics = {"loss": losses, "half": half, "last": jnp.sum(params**2), "eval": {"steps": carry[1].step}}

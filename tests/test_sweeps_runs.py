@@ -1,7 +1,6 @@
 """A folder as a set of runs: what a sweep trains of it, folders put together, and results without the code."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,10 +17,10 @@ import pytest
 
 import modulax as mx
 from modulax import checkpoint, sweeps
-from modulax.sweeps import _folder
 from modulax.sweeps._experiment import Experiment
 from modulax.sweeps._population import Lane
 
+from .sweep_probes import copied_before_writes, count_trained
 from .test_sweeps_folder import RATES, TRAINING, advance_further, assert_same, noisy, run
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
@@ -48,14 +47,7 @@ ADAMS = sweeps.grid(mx.AdamW(1e-3), learning_rate=[1e-3, 1e-2])
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many segments of runs are trained."""
-    count, advance = Counter[str](), Lane.advance
-
-    def counted(lane: Lane, segment: int) -> Any:
-        count["runs"] += len(lane.members) * lane.size.seeds
-        return advance(lane, segment)
-
-    monkeypatch.setattr(Lane, "advance", counted)
-    return count
+    return count_trained(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -102,21 +94,11 @@ def test_killed_while_it_adds_to_a_folder_it_ends_as_an_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A seed, a segment and a member more, of which two leave a batch behind: bit for bit, whenever it is killed."""
-    folder, left = tmp_path / "sweep", list[Path]()
+    folder = tmp_path / "sweep"
     run(folder, noisy([0.1, 0.2, 0.4]), segments=1, chunk=3)
     more: Any = {"sweep": noisy([0.1, 0.4, 0.8]), "seeds": 3, "chunk": 2}
 
-    def noted(write: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> None:
-            left.append(tmp_path / f"{len(left)}")
-            shutil.copytree(folder, left[-1])
-            write(*arguments, **options)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_folder.os, "replace", noted(os.replace))
-        patch.setattr(_folder, "save", noted(_folder.save))
+    with copied_before_writes(monkeypatch, folder) as left:
         whole = run(folder, **more)
     carries = sorted(path.name for path in (folder / "carries").iterdir())
     assert len(left) >= 12  # notes twice; carries and metrics of five segments of batches

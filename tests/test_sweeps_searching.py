@@ -23,6 +23,8 @@ from modulax.nnx import Optimizer
 from modulax.sweeps import _folder
 from modulax.sweeps._population import Lane
 
+from .sweep_probes import count_trained
+
 CURVATURES = jnp.array([1.0, 10.0, 100.0])
 TRACED: Counter[str] = Counter()
 
@@ -66,14 +68,7 @@ def whole() -> sweeps.Results:
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> Counter:
     """How many segments of runs are trained."""
-    count, advance = Counter[str](), Lane.advance
-
-    def counted(lane: Lane, segment: int) -> Any:
-        count["runs"] += len(lane.members) * lane.size.seeds
-        return advance(lane, segment)
-
-    monkeypatch.setattr(Lane, "advance", counted)
-    return count
+    return count_trained(monkeypatch)
 
 
 def halving(training: Any = TRAINABLE, **options: Any) -> sweeps.Results:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import mlflow
 import pytest
@@ -20,6 +19,8 @@ from wandb.proto import wandb_internal_pb2
 import modulax as mx
 from modulax import sweeps
 from modulax.sweeps.writers import MLflow, TensorBoard, WandB
+
+from ..sweep_probes import four_steps, start
 
 RATES = [0.01, 0.1, 0.4]
 LOGGED = ["loss", "last"]
@@ -33,19 +34,8 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def start(optimizer: Any, key: Any) -> Any:
-    params = jax.random.normal(key, (3,))
-    return params, optimizer.init(params)
-
-
 def advance(optimizer: Any, carry: Any) -> Any:
-    """Four steps on a parabola."""
-
-    def step(carry: Any, _: None) -> Any:
-        params, state = carry
-        return optimizer.step(params, state, params), jnp.sum(params**2)
-
-    carry, losses = jax.lax.scan(step, carry, length=4)
+    carry, losses = four_steps(optimizer, carry)
     return carry, {"loss": losses, "last": jnp.sum(carry[0] ** 2), "square": jnp.outer(carry[0], carry[0])}
 
 
@@ -140,7 +130,7 @@ def read_wandb(folder: Path) -> Any:
     def read(name: str) -> Any:
         config: dict[str, Any] = {}
         metrics: dict[str, list[tuple[int, float]]] = {}
-        paths = sorted(folder.glob(f"wandb/offline-run-*-{name}/*.wandb"), key=lambda path: path.stat().st_mtime)
+        paths = sorted(folder.glob(f"**/wandb/offline-run-*-{name}/*.wandb"), key=lambda path: path.stat().st_mtime)
         for record in (record for path in paths for record in records(path)):
             if record.HasField("run"):
                 assert (record.run.project, record.run.run_group) == ("digits", "sgd")
@@ -168,7 +158,15 @@ def test_wandb(tmp_path: Path):
 
 
 def test_wandb_goes_on_with_the_runs_of_a_group(tmp_path: Path):
-    results = interrupted(lambda: new_wandb(tmp_path), tmp_path / "sweep")
+    # W&B names a folder by the second, in which one process would write over the files of the one before.
+    folders = iter([tmp_path / "first", tmp_path / "killed", tmp_path / "last"])
+
+    def next_wandb() -> WandB:
+        folder = next(folders)
+        folder.mkdir()
+        return new_wandb(folder)
+
+    results = interrupted(next_wandb, tmp_path / "sweep")
     assert_logged(read_wandb(tmp_path), results, twice=True)
 
 

@@ -4,7 +4,7 @@
 of it, so that it doesn't matter what the optimizer, or the function of a `FromFactory`, computes from them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._protocol.schedule import AbstractSchedule, AbstractStatefulSchedule, has_stateful_schedule, is_schedule, title
 from .._protocol.schedule_values import schedule_states, with_current_values
+from .._support.dependence import sources_of
 from .._support.tracing import tracing
 from ..tree._paths import key_names
 
@@ -106,13 +107,9 @@ def transform_over_run(optimizer: Any) -> Any:
         jaxpr = jax.make_jaxpr(numbers)([values[i] for i in places]).jaxpr
     except Exception:  # the function of a user may need the values
         return transform
-    depends: dict[Any, frozenset[int]] = {x: frozenset({i}) for x, i in zip(jaxpr.invars, places, strict=True)}
-    for equation in jaxpr.eqns:
-        of_all = frozenset().union(*(_depends(x, depends) for x in equation.invars))
-        depends |= dict.fromkeys(equation.outvars, of_all)
 
-    def over_run(index: int, x: Any, number: Any) -> Any:
-        on = sorted(_depends(number, depends))
+    def over_run(index: int, x: Any, number: Any, sources: frozenset[int]) -> Any:
+        on = [places[i] for i in sorted(sources)]
         schedules, fields = tuple(found[i][1] for i in on), tuple(key_names(found[i][0])[0] for i in on)
         is_computed = number not in jaxpr.invars
         if not on:
@@ -122,8 +119,5 @@ def transform_over_run(optimizer: Any) -> Any:
         return PassedOn(schedules, fields, optimizer if is_computed else None, index)
 
     leaves, inside = jtu.tree_flatten(transform)
-    return inside.unflatten([over_run(i, x, n) for i, (x, n) in enumerate(zip(leaves, jaxpr.outvars, strict=True))])
-
-
-def _depends(x: Any, depends: Mapping[Any, frozenset[int]]) -> frozenset[int]:
-    return frozenset() if hasattr(x, "val") else depends.get(x, frozenset())  # a constant has a value
+    rows = zip(leaves, jaxpr.outvars, sources_of(jaxpr), strict=True)
+    return inside.unflatten([over_run(i, *row) for i, row in enumerate(rows)])

@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from .._containers.lookahead import is_pair
 from .._protocol.transform import AbstractTransform
 from .._support.checks import any_range
+from .._support.dependence import sources_of
 from ..tree._paths import named_leaves
 from . import _layouts
 from ._states import CLASSES, LookaheadParams
@@ -84,12 +85,5 @@ class Traced:
         self.function, self.given = function, given
         program, self.made = jax.make_jaxpr(function, return_shape=True)(given)
         names = [name for name, _ in named_leaves(given)]
-        sources = {x: frozenset({i}) for i, x in enumerate(program.jaxpr.invars)}
-
-        def sources_of(x: Any) -> frozenset[int]:
-            return frozenset() if hasattr(x, "val") else sources.get(x, frozenset())  # a constant has a value
-
-        for equation in program.jaxpr.eqns:
-            sources |= dict.fromkeys(equation.outvars, frozenset().union(*map(sources_of, equation.invars)))
-        made = zip(named_leaves(self.made), program.jaxpr.outvars, strict=True)
-        self.depends = {name: [names[i] for i in sorted(sources_of(x))] for (name, _), x in made}
+        made = zip(named_leaves(self.made), sources_of(program.jaxpr), strict=True)
+        self.depends = {name: [names[i] for i in sorted(sources)] for (name, _), sources in made}
