@@ -13,6 +13,7 @@ from ._hypergradient import (
 from ._loaded import load as load, merge as merge
 from ._lr_finder import RangeTest as RangeTest, lr_finder as lr_finder
 from ._optuna import optuna as optuna
+from ._over import over as over
 from ._pbt import pbt as pbt
 from ._results import Results as Results
 from ._run import run as run

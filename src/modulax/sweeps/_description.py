@@ -12,21 +12,21 @@ from .._protocol.transform import AbstractTransform
 from ._program import fetched
 
 
-def described(member: AbstractTransform) -> str:
+def described(member: AbstractTransform, shape: Mapping[str, Any] | None = None) -> str:
     """The whole repr in one line, and the numbers of arrays inside, of which it shows the shapes.
 
     Addresses of functions are left out, because they differ between processes. What a function computes is part of the
     traced program, which a folder compares too.
+
+    Args:
+        member: the member.
+        shape: the values of `over` with which it is trained.
     """
     arrays = [x for x in jtu.tree_leaves(member) if np.ndim(x) > 0]
     numbers = [hashlib.sha256(fetched(x).tobytes()).hexdigest()[:16] for x in arrays]
     text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(f"{member:all}".split()))
-    return f"{text} with {', '.join(numbers)}" if numbers else text
-
-
-def without_numbers(member: AbstractTransform) -> str:
-    """The description of a member with zeros for all numbers: members of one structure have the same."""
-    return described(jtu.tree_map(np.zeros_like, member))
+    text = f"{text} with {', '.join(numbers)}" if numbers else text
+    return f"{text} in {shape}" if shape else text
 
 
 def name_of(*parts: Any) -> str:

@@ -21,16 +21,17 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, one_line
 from .._support.keys import is_key_data, is_typed_key
-from ._description import described, name_of, without_numbers
+from ._description import described, name_of
 from ._folder import Folder
 from ._hooks import Hook, Hooks, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
+from ._over import Over, trainings
 from ._population import Lane, Structure, arrays_by_path, structures
 from ._progress import Progress
 from ._results import Results, blanks, csv_of, diverged_in
 from ._runs import Batch, Carries, Place, Runs, Start
-from ._sweep import Members, Sweep, as_sweep, values_of
+from ._sweep import Members, Sweep, as_sweep, shown_shape, values_of
 from ._training import Size, Train, Trainable, check_arguments, in_segments, placement, takes_number
 
 
@@ -52,7 +53,7 @@ class Experiment:
 
     Args:
         sweep: the optimizers.
-        training: `train` or a `Trainable`.
+        training: `train`, a `Trainable`, or several by `over`.
         seeds: the number of seeds.
         key: the random key of the sweep, which is split into those of the seeds.
         devices: the devices, a number of them, or None for all.
@@ -64,7 +65,7 @@ class Experiment:
     def __init__(
         self,
         sweep: Sweep | Members | AbstractTransform,
-        training: Train | Trainable,
+        training: Train | Trainable | Over,
         *,
         seeds: int = 1,
         key: PRNGKeyArray | None,
@@ -73,17 +74,18 @@ class Experiment:
         name: str = "sweeps.run",
         own_keys: bool = False,
     ):
-        check_training(name, training, segments)
+        self.sweep, of_groups = trainings(name, as_sweep(sweep), training)
+        for of_one in of_groups:
+            check_training(name, of_one, segments)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
-        self.sweep = as_sweep(sweep)
         self.members: list[AbstractTransform] = list(self.sweep)
-        self.training, self.total = training, segments
+        self.training, self.total = of_groups[0], segments
         self.key = checked_key(name, key)
         self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
         self.where, self._own_keys = placement(devices), own_keys
         shape = jax.ShapeDtypeStruct(self.keys.shape[1 + own_keys :], self.keys.dtype)
-        self.structures = structures(training, self.sweep.groups, shape, self.where, own_keys=own_keys)
+        self.structures = structures(of_groups, self.sweep.groups, shape, self.where, own_keys=own_keys)
         self._structure_of = {place: i for i, group in enumerate(self.sweep.groups) for place in group.places}
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
         self.metrics = arrays_by_path(self.structures[0].metrics, "metric")
@@ -133,12 +135,14 @@ class Experiment:
     def _describe(self, kind: str, search: Any) -> None:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
         folder, places = self.runs.folder, range(len(self.sweep))
-        self._member_names = [name_of(described(x)) if folder.path else str(i) for i, x in enumerate(self.members)]
+        self._member_names = [name_of(self._described(i)) if folder.path else str(i) for i in places]
         self._programs = [structure.digest() if folder.path else "" for structure in self.structures]
         if folder.path is not None:
             programs = defaultdict[str, list[str]](list)
             for structure, program in zip(self.structures, self._programs, strict=True):
-                programs[without_numbers(structure.group.members[0])].append(program)
+                # With zeros for all numbers, members of one structure have the same description.
+                zeros = jtu.tree_map(np.zeros_like, structure.group.members[0])
+                programs[described(zeros, shown_shape(structure.group.shape))].append(program)
             for place, member in enumerate(self._member_names):
                 programs[member].append(self._programs[self._structure_of[place]])
             calls = folder.notes["calls"]
@@ -164,8 +168,12 @@ class Experiment:
     def _noted(self, place: int) -> tuple[str, dict[str, Any]]:
         """What a folder notes of the member in a place, by its name."""
         member = self.members[place]
-        about = {"text": one_line(member), "label": self.sweep.labels[place], "values": values_of(member)}
-        return name_of(described(member)), about
+        values = values_of(member) | shown_shape(self.sweep.shapes[place])
+        about = {"text": one_line(member), "label": self.sweep.labels[place], "values": values}
+        return name_of(self._described(place)), about
+
+    def _described(self, place: int) -> str:
+        return described(self.members[place], shown_shape(self.sweep.shapes[place]))
 
     def replace(self, place: int, member: AbstractTransform, parent: int, segment: int) -> None:
         """Put another member in a place, which goes on from the carry that its parent has before a segment."""

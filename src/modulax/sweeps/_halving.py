@@ -12,6 +12,7 @@ from jaxtyping import PRNGKeyArray
 from .._support.checks import check_integer
 from ._experiment import Experiment, Settings
 from ._hooks import Hook
+from ._over import Over
 from ._results import Results
 from ._sweep import Members, Sweep
 from ._training import Trainable
@@ -19,7 +20,7 @@ from ._training import Trainable
 
 def halving(
     sweep: Sweep | Members,
-    trainable: Trainable,
+    trainable: Trainable | Over,
     metric: str | None = None,
     *,
     rungs: int | Sequence[int] | None = None,
@@ -54,7 +55,7 @@ def halving(
 
     Args:
         sweep: a sweep, or a list of optimizers.
-        trainable: the training in segments.
+        trainable: the training in segments; or `over`, which ranks members of all shapes together.
         metric: the name of the metric that ranks the members; may be left out if there is only one.
         rungs: the numbers of segments after which members are dropped, in rising order; the last is the end of the
             training. A number stands for so many powers of `factor`, from 1. By default, the first three powers above

@@ -237,7 +237,7 @@ class Lane:
 
 
 def structures(
-    training: Train | Trainable,
+    trainings: Sequence[Train | Trainable],
     groups: Sequence[Group],
     key: jax.ShapeDtypeStruct,
     where: Placement,
@@ -245,8 +245,8 @@ def structures(
     own_keys: bool,
 ) -> list[Structure]:
     """The training traced for every structure; an error if the metrics differ."""
-    rows = enumerate(groups)
-    traced = [Structure(training, group, key, where, own_keys=own_keys, again=i == 0) for i, group in rows]
+    rows = enumerate(zip(trainings, groups, strict=True))
+    traced = [Structure(training, group, key, where, own_keys=own_keys, again=i == 0) for i, (training, group) in rows]
     first, *others = traced
     for other in others:
         difference = first_difference(arrays_by_path(first.metrics), arrays_by_path(other.metrics))
@@ -255,6 +255,6 @@ def structures(
             name, a, b = difference or ("the structure", *trees)
             raise ValueError(
                 f"The metrics must be the same for all members. For {other.group.label}, `{name}` is {b}; for "
-                f"{first.group.label}, it is {a}."
+                f"{first.group.label}, it is {a}. Return what has one shape in all of them, such as losses."
             )
     return traced

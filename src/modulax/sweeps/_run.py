@@ -9,6 +9,7 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from ._experiment import Experiment, Settings
 from ._hooks import Hook
+from ._over import Over
 from ._results import Results
 from ._sweep import Members, Sweep
 from ._training import Train, Trainable
@@ -16,7 +17,7 @@ from ._training import Train, Trainable
 
 def run(
     sweep: Sweep | Members | AbstractTransform,
-    train: Train | Trainable,
+    train: Train | Trainable | Over,
     *,
     seeds: int = 1,
     key: PRNGKeyArray | None = None,
@@ -40,7 +41,8 @@ def run(
 
     Args:
         sweep: a sweep, a list of optimizers, or one optimizer.
-        train: `train(optimizer, key)`, or a `Trainable`, which is trained in segments.
+        train: `train(optimizer, key)`, or a `Trainable`, which is trained in segments; or `over`, for what changes
+            shapes.
         seeds: the number of seeds.
         key: random key, which is split into one per seed; by default `jax.random.key(0)`. A key of `rbg` draws
             different numbers in a batch than alone.
@@ -65,8 +67,8 @@ def run(
 
     Raises:
         TypeError: if `train` returns no arrays, or reads a traced value as a Python number.
-        ValueError: if the metrics differ between structures, if `train` takes the next batch of an iterator, or if the
-            folder is that of another training, or in use.
+        ValueError: if the metrics differ between structures or shapes, if `train` takes the next batch of an iterator,
+            or if the folder is that of another training, or in use.
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)

@@ -39,11 +39,19 @@ Members = Sequence[AbstractTransform]
 
 
 class Group(NamedTuple):
-    """Members of one structure: their places in the sweep, the members, and what they are called together."""
+    """Members of one structure: their places in the sweep, the members, and what they are called together.
+
+    Attributes:
+        places: the places in the sweep.
+        members: the members.
+        label: what they are called.
+        shape: the values of `over`.
+    """
 
     places: list[int]
     members: tuple[AbstractTransform, ...]
     label: str
+    shape: Mapping[str, Any]
 
 
 def label_of(optimizer: AbstractTransform) -> str:
@@ -65,19 +73,28 @@ def stacked(members: Members) -> AbstractTransform:
     return jtu.tree_structure(members[0]).unflatten(leaves)
 
 
-def grouped(members: Members, labels: Sequence[str]) -> tuple[Group, ...]:
+def grouped(members: Members, labels: Sequence[str], shapes: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
     """Group members by structure, dtypes and shapes; a group is in the order of its first member."""
     structures: list[Any] = []  # which are not all hashable
     places: list[list[int]] = []
-    for place, member in enumerate(members):
+    for place, (member, shape) in enumerate(zip(members, shapes, strict=True)):
         leaves, treedef = jtu.tree_flatten(member)
-        structure = treedef, [(np.shape(x), jnp.result_type(x)) for x in leaves]
+        structure = treedef, [(np.shape(x), jnp.result_type(x)) for x in leaves], shown_shape(shape)
         if structure not in structures:
             structures.append(structure)
             places.append([])
         places[structures.index(structure)].append(place)
-    called = [" / ".join(dict.fromkeys(labels[i] for i in row)) for row in places]
-    return tuple(Group(row, tuple(members[i] for i in row), label) for row, label in zip(places, called, strict=True))
+    groups = []
+    for row in places:
+        shape, label = shapes[row[0]], " / ".join(dict.fromkeys(labels[i] for i in row))
+        label += f" with {', '.join(f'{name}={x}' for name, x in shown_shape(shape).items())}" if shape else ""
+        groups.append(Group(row, tuple(members[i] for i in row), label, shape))
+    return tuple(groups)
+
+
+def shown_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `over` as a table shows them."""
+    return {name: _shown(x) for name, x in shape.items()}
 
 
 class AbstractMembers(Sequence[Any]):
@@ -152,6 +169,7 @@ class Sweep(AbstractMembers):
         members: the optimizers.
         names: the names of the hyperparameters that vary, as the caller wrote them, and their dotted paths.
         labels: what each optimizer is called in tables and plots; by default its class, with what is inside.
+        shapes: the values of `over` with which each member is trained; by default none.
     """
 
     def __init__(
@@ -159,6 +177,7 @@ class Sweep(AbstractMembers):
         members: Iterable[AbstractTransform],
         names: Mapping[str, tuple[str, ...]] | None = None,
         labels: Sequence[str] | None = None,
+        shapes: Sequence[Mapping[str, Any]] | None = None,
     ):
         self.members = tuple(members)
         self.names = dict(names or {})
@@ -167,7 +186,8 @@ class Sweep(AbstractMembers):
         if not self.members:
             raise ValueError("A sweep needs at least one optimizer, and there is none.")
         self.labels = tuple(map(label_of, self.members) if labels is None else labels)
-        self.groups = grouped(self.members, self.labels)
+        self.shapes = tuple({} for _ in self.members) if shapes is None else tuple(shapes)
+        self.groups = grouped(self.members, self.labels, self.shapes)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -187,7 +207,8 @@ class Sweep(AbstractMembers):
                     f"of shape {places.shape}."
                 )
             places = np.flatnonzero(places)
-        return Sweep([self.members[i] for i in places], self.names, [self.labels[i] for i in places])
+        members, labels, shapes = ([x[i] for i in places] for x in (self.members, self.labels, self.shapes))
+        return Sweep(members, self.names, labels, shapes)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.members)
@@ -195,7 +216,8 @@ class Sweep(AbstractMembers):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sweep):
             return NotImplemented
-        return len(self) == len(other) and all(map(_is_equal, self.members, other.members))
+        shapes = [[*map(shown_shape, sweep.shapes)] for sweep in (self, other)]
+        return shapes[0] == shapes[1] and all(map(_is_equal, self.members, other.members))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -215,7 +237,7 @@ class Sweep(AbstractMembers):
 
     def _all_values(self) -> list[dict[str, Any]]:
         """Return a dict per member: the values that may differ between members, by dotted path."""
-        return [values_of(member) for member in self.members]
+        return [values_of(x) | shown_shape(shape) for x, shape in zip(self.members, self.shapes, strict=True)]
 
 
 def _is_equal(a: AbstractTransform, b: AbstractTransform) -> bool:
@@ -251,8 +273,13 @@ def values_of(member: AbstractTransform) -> dict[str, Any]:
         if isinstance(value, AbstractTransform):
             out[path] = type(value).__name__
         elif path not in out and not any(map(_is_content, (value, *jtu.tree_leaves(value)))):
-            out[path] = value if isinstance(value, (bool, int, str)) else format_value(value)
+            out[path] = _shown(value)
     return out
+
+
+def _shown(x: Any) -> Any:
+    """A value in a table: itself if it is a number or a string, else its text."""
+    return x if isinstance(x, (bool, int, float, str)) else format_value(x)
 
 
 def _is_content(x: Any) -> bool:
@@ -330,10 +357,11 @@ def check_optimizer(function: str, optimizer: Any) -> None:
 def _columns(function: str, optimizer: Any, values: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The values given for each hyperparameter of an optimizer, as lists."""
     check_optimizer(function, optimizer)
-    return {name: _column(function, name, column) for name, column in values.items()}
+    return {name: as_column(function, name, column) for name, column in values.items()}
 
 
-def _column(function: str, name: str, values: Any) -> list[Any]:
+def as_column(function: str, name: str, values: Any) -> list[Any]:
+    """The values given under a name, as a list."""
     is_array = isinstance(values, ARRAY_TYPES)
     if isinstance(values, str) or not (np.ndim(values) == 1 if is_array else isinstance(values, Sequence)):
         what = f"an array of shape {np.shape(values)}" if is_array else f"{values!r}"
@@ -404,15 +432,17 @@ def concat(parts: Iterable[Part] | Mapping[str, Part]) -> Sweep:
     given: Iterable[tuple[Any, Part]] = parts.items() if isinstance(parts, Mapping) else ((None, x) for x in parts)
     members: list[AbstractTransform] = []
     labels: list[str] = []
+    shapes: list[Mapping[str, Any]] = []
     names: dict[str, tuple[str, ...]] = {}
     for label, part in given:
         sweep = as_sweep(part)
         members += sweep.members
+        shapes += sweep.shapes
         is_mixed = len(set(sweep.labels)) > 1
         labels += [x if label is None else f"{label}: {x}" if is_mixed else str(label) for x in sweep.labels]
         for name, paths in sweep.names.items():
             names[name] = tuple(dict.fromkeys((*names.get(name, ()), *paths)))
-    return Sweep(members, names, labels)
+    return Sweep(members, names, labels, shapes)
 
 
 def as_sweep(sweep: Any) -> Sweep:
