@@ -197,7 +197,7 @@ def test_goes_on_from_a_folder(tmp_path: Path, comparison: sweeps.Comparison):
     np.testing.assert_array_equal(first.values, comparison.values)
     again = compared(folder=tmp_path)
     np.testing.assert_array_equal(first.values, again.values)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["extension", "search", "seeds"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["search", "seeds"]
 
 
 def test_mistakes(monkeypatch: pytest.MonkeyPatch):

@@ -1,10 +1,11 @@
 """Compare optimizers: a search for each within a declared space, and the chosen ones on new seeds."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,39 +69,21 @@ class SearchSpace:
 
         Where the far end is out of the range of the hyperparameter, half or a quarter of the space is tried.
         """
-        found, spaces, moved = None, self.spaces, {}
+        spaces, shares = dict(self.spaces), dict[str, float]()
         for name, share in itertools.product(edges, (1.0, 0.5, 0.25)):
-            beyond = self.spaces[name].beyond(edges[name])
-            if beyond is None or name in moved:
-                continue
-            # One at a time: a decay rate can't be above 1, and the others go beyond their edges all the same.
-            new = {**spaces, name: _Near(beyond, share, edges[name])}
-            try:
-                self.optimizer.replace(**{name: new[name].at(float(edges[name]))})
-                found = SearchSpace(self.optimizer, **new).drawn(key, n)
-            except ValueError:
-                continue
-            spaces, moved[name] = new, share
-        if found is None:
+            beyond = None if name in shares else self.spaces[name].beyond(edges[name], share)
+            if beyond is not None:
+                with contextlib.suppress(ValueError):
+                    self.optimizer.replace(**{name: beyond.at(float(edges[name]))})
+                    spaces[name], shares[name] = beyond, share
+        if not shares:
             return None
-        sweep, at = found
+        sweep, at = SearchSpace(self.optimizer, **spaces).drawn(key, n)
         for column, name in enumerate(self.spaces):
-            if name in moved:
-                distance = moved[name] / 2 * (at[:, column] if edges[name] else 1 - at[:, column])
+            if name in shares:
+                distance = shares[name] / 2 * (at[:, column] if edges[name] else 1 - at[:, column])
                 at[:, column] = 1 + distance if edges[name] else -distance
         return sweep, at
-
-
-class _Near(AbstractSpace):
-    """The share of a space beyond an edge that is next to that edge."""
-
-    def __init__(self, space: AbstractSpace, share: float, above: bool):
-        self.space, self.share, self.above = space, share, above
-
-    def at(self, u: float) -> Any:
-        """Return the quantile: from the lower end of the space if it is above the edge, else up to its upper end."""
-        u = self.share * u if self.above else 1 - self.share * (1 - u)
-        return self.space.at(min(u, 1 - 1e-12))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -314,7 +297,7 @@ def compare(
         chunk: as in `run`.
         devices: as in `run`.
         memory: as in `run`.
-        folder: as in `run`; it gets a folder for the search, its extension and the new seeds each.
+        folder: as in `run`; it gets a folder for the search, and one for the new seeds.
         tags: as in `run`.
         progress: as in `run`.
 
@@ -339,23 +322,43 @@ def compare(
         below = None if folder is None else Path(folder) / what
         return train_all(experiment, Settings(chunk, memory, below, tags, progress))
 
-    found = {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()}
-    search = trained({name: sweep for name, (sweep, _) in found.items()}, "search", of_search, 1)
+    draws = {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()}
+    search = trained({name: sweep for name, (sweep, _) in draws.items()}, "search", of_search, 1)
+    owners = [name for name, (sweep, _) in draws.items() for _ in sweep]
+    at = {name: quantiles for name, (_, quantiles) in draws.items()}
+    best, edges = _best(spaces, search, owners, at, metric, mode)
+    draws = {name: spaces[name].extended(x, _key_of(of_search, name, 1), -(-budget // 2)) for name, x in edges.items()}
+    if extend and (more := {name: x for name, x in draws.items() if x is not None}):
+        beyond = trained({name: sweep for name, (sweep, _) in more.items()}, "search", of_search, 1)
+        search = _with_members(concat([search.sweep, beyond.sweep]), lambda *x: np.concatenate(x), search, beyond)
+        owners += [name for name, (sweep, _) in more.items() for _ in sweep]
+        at |= {name: np.concatenate([at[name], quantiles]) for name, (_, quantiles) in more.items()}
+        best, edges = _best(spaces, search, owners, at, metric, mode)
+    results = trained({name: search.sweep[places[:1]] for name, places in best.items()}, "seeds", of_seeds, seeds)
     metric = search._metric(metric)[0]
     test = metric if test is None else test
-    quantiles = {name: at for name, (_, at) in found.items()}
-    members = _places({name: len(at) for name, at in quantiles.items()})
-    edges = _edges(spaces, search, members, quantiles, metric, mode)
-    if extend and (more := _extensions(spaces, edges, of_search, -(-budget // 2))):
-        extension = trained({name: sweep for name, (sweep, _) in more.items()}, "extension", of_search, 1)
-        search, members = _joined(search, members, extension, {name: len(at) for name, (_, at) in more.items()})
-        quantiles |= {name: np.concatenate([quantiles[name], at]) for name, (_, at) in more.items()}
-        edges = _edges(spaces, search, members, quantiles, metric, mode)
-    costs = search._costs(metric, mode=mode)
-    members = {name: sorted(places, key=lambda i: (costs[i], i)) for name, places in members.items()}
-    chosen = {name: search.sweep[places[:1]] for name, places in members.items()}
-    results = trained(chosen, "seeds", of_seeds, seeds)
-    return _comparison(spaces, search, members, results, metric, test, mode, reduce, edges, of_seeds)
+    costs = results._costs_of_runs(test, mode)
+    order = np.argsort(REDUCTIONS[reduce](costs, axis=1), kind="stable")
+    values = costs[order] if mode == "min" else -costs[order]
+    of_each, of_pairs = intervals(values, reduce, seed_of(of_seeds))
+    names = tuple(list(spaces)[i] for i in order)
+    results = _with_members(results.sweep[order], lambda x: x[order], results)
+    return Comparison(
+        names=names,
+        optimizers=dict(zip(names, results.sweep, strict=True)),
+        tuned={name: tuple(spaces[name].spaces) for name in names},
+        search=search,
+        members={name: best[name] for name in names},
+        results=results,
+        metric=metric,
+        test=test,
+        mode=mode,
+        reduce=reduce,
+        edges={name: tuple(edges[name]) for name in names},
+        values=values,
+        intervals=of_each,
+        differences=of_pairs,
+    )
 
 
 def _check_spaces(spaces: Any) -> None:
@@ -377,86 +380,41 @@ def _key_of(key: PRNGKeyArray, name: str, fold: int = 0) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(name.encode())), fold)
 
 
-def _places(counts: Mapping[str, int], first: int = 0) -> dict[str, list[int]]:
-    """The members of each name in a sweep that has them one name after another."""
-    ends = np.cumsum([first, *counts.values()]).tolist()
-    return {name: list(range(begin, end)) for name, begin, end in zip(counts, ends[:-1], ends[1:], strict=True)}
-
-
-def _edges(
+def _best(
     spaces: Mapping[str, SearchSpace],
     search: Results,
-    members: Mapping[str, list[int]],
-    quantiles: Mapping[str, np.ndarray],
-    metric: str,
+    owners: Sequence[str],
+    at: Mapping[str, np.ndarray],
+    metric: str | None,
     mode: str,
-) -> dict[str, dict[str, bool]]:
-    """The hyperparameters of each name whose best value is at an edge, and whether at the upper one."""
+) -> tuple[dict[str, list[int]], dict[str, dict[str, bool]]]:
+    """The members of each name, the best first, and the edges at which the best one is.
+
+    Args:
+        spaces: the space of each name.
+        search: the results of all members.
+        owners: the name of each member.
+        at: the quantiles of the members of each name.
+        metric: the metric that decides.
+        mode: whether small or large values are good.
+    """
     costs = search._costs(metric, mode=mode)
-    return {name: space.edges(quantiles[name], int(costs[members[name]].argmin())) for name, space in spaces.items()}
+    members = {name: np.flatnonzero([owner == name for owner in owners]) for name in spaces}
+    edges = {name: spaces[name].edges(at[name], int(costs[places].argmin())) for name, places in members.items()}
+    return {name: places[costs[places].argsort(kind="stable")].tolist() for name, places in members.items()}, edges
 
 
-def _extensions(
-    spaces: Mapping[str, SearchSpace], edges: Mapping[str, Mapping[str, bool]], key: PRNGKeyArray, n: int
-) -> dict[str, tuple[Sweep, np.ndarray]]:
-    """Members beyond the edges, of each name whose best member is at one."""
-    found = {name: spaces[name].extended(x, _key_of(key, name, 1), n) for name, x in edges.items() if x}
-    return {name: x for name, x in found.items() if x is not None}
-
-
-def _joined(
-    search: Results, members: Mapping[str, list[int]], more: Results, counts: Mapping[str, int]
-) -> tuple[Results, dict[str, list[int]]]:
-    """The results of two sweeps as one, and the members of each name in it."""
-    places = _places(counts, first=len(search.sweep))
-    joined = dataclasses.replace(
-        search,
-        sweep=concat([search.sweep, more.sweep]),
-        metrics=jax.tree.map(lambda *xs: np.concatenate(xs), search.metrics, more.metrics),
-        diverged=np.concatenate([search.diverged, more.diverged]),
-        segments=np.concatenate([search.segments, more.segments]),
-        chunk=(*search.chunk, *more.chunk),
-    )
-    return joined, {name: [*own, *places.get(name, [])] for name, own in members.items()}
-
-
-def _comparison(
-    spaces: Mapping[str, SearchSpace],
-    search: Results,
-    members: dict[str, list[int]],
-    results: Results,
-    metric: str,
-    test: str,
-    mode: str,
-    reduce: str,
-    edges: Mapping[str, Mapping[str, bool]],
-    key: PRNGKeyArray,
-) -> Comparison:
-    """The statistics of the chosen optimizers, the best first."""
-    costs = results._costs_of_runs(test, mode)
-    order = np.argsort(REDUCTIONS[reduce](costs, axis=1), kind="stable").tolist()
-    values = costs[order] if mode == "min" else -costs[order]
-    of_each, of_pairs = intervals(values, reduce, seed_of(key))
-    names = tuple(list(members)[i] for i in order)
-    return Comparison(
-        names=names,
-        optimizers={list(members)[i]: results.sweep[i] for i in order},
-        tuned={name: tuple(spaces[name].spaces) for name in names},
-        search=search,
-        members={name: members[name] for name in names},
-        results=dataclasses.replace(
-            results,
-            sweep=results.sweep[order],
-            metrics=jax.tree.map(lambda x: x[order], results.metrics),
-            diverged=results.diverged[order],
-            segments=results.segments[order],
-        ),
-        metric=metric,
-        test=test,
-        mode=mode,
-        reduce=reduce,
-        edges={name: tuple(edges[name]) for name in names},
-        values=values,
-        intervals=of_each,
-        differences=of_pairs,
+def _with_members(sweep: Sweep, change: Callable[..., np.ndarray], *parts: Results) -> Results:
+    """The results of other members, whose arrays are made by a function from those of some results."""
+    arrays = [(x.metrics, x.diverged, x.segments, x.carries and x.carries.runs) for x in parts]
+    metrics, diverged, segments, runs = jax.tree.map(change, *arrays)
+    first = parts[0]
+    return dataclasses.replace(
+        first,
+        sweep=sweep,
+        metrics=metrics,
+        diverged=diverged,
+        segments=segments,
+        chunk=sum((x.chunk for x in parts), ()),
+        carries=first.carries and first.carries._replace(runs=runs),
     )

@@ -117,7 +117,7 @@ def trainings(name: str, sweep: Sweep, training: Any) -> tuple[Sweep, list[Any]]
     for shape in sweep.shapes:
         if set(shape) != set(names):
             raise ValueError(
-                f"`{name}`: this sweep was made for a training by `sweeps.over` with {listing(shape)}, and this training "
+                f"`{name}`: this sweep is one of trainings by `sweeps.over` with {listing(shape)}, and this training "
                 f"has {listing(names) or 'none of these'}. Give `sweeps.over(build, ...)` with the same names, or "
                 f"`list(sweep)` for the optimizers alone."
             )

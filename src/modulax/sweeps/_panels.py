@@ -112,20 +112,6 @@ def _text(x: Any) -> str:
     return f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
-def _chosen(rows: Sequence[dict[str, Any]], names: Sequence[str] | None) -> list[Column]:
-    """The columns of a table that have the given names, or that vary."""
-    columns = {name: Column(name, [row.get(name) for row in rows]) for name in columns_of(rows)[1:]}
-    if names is None:
-        return [column for column in columns.values() if len(column.texts()) > 1]
-    for name in names:
-        if name not in columns:
-            raise ValueError(
-                f"`plot(hyperparameters=...)`: `{name}` doesn't vary in this sweep. There are "
-                f"{listing(columns)}.{suggestion(name, list(columns))}"
-            )
-    return [columns[name] for name in names]
-
-
 class Panels:
     """The numbers of a plot, and its legend, to which every panel adds entries.
 
@@ -144,8 +130,11 @@ class Panels:
         self.metric, self.mode, self.reduce = results._metric(metric)[0], mode, reduce
         self.costs = results._costs(metric, mode=mode, reduce=reduce)  # which checks the options
         rows = results.sweep.table()
-        self.columns = _chosen(rows, names)
-        self.optimizers = Column("optimizer", [row["optimizer"] for row in rows])
+        self._all = {name: Column(name, [row.get(name) for row in rows]) for name in columns_of(rows)}
+        self.optimizers, *others = self._all.values()
+        self.columns = [column for column in others if len(column.texts()) > 1]
+        if names is not None:
+            self.columns = [self.column("hyperparameters", name) for name in names]
         self.class_of = self.optimizers.places().astype(int)
         self.classes = {name: np.flatnonzero(self.class_of == i) for i, name in enumerate(self.optimizers.texts())}
         final = results.final(metric).astype(np.float64)
@@ -167,6 +156,15 @@ class Panels:
         self.is_bad = (~is_finite & self.is_there | is_far).any(axis=1)
         self.bad_label = "diverged or far off" if is_far.any() else "diverged"
         self.legend: dict[str, Any] = {}
+
+    def column(self, argument: str, name: str) -> Column:
+        """A column by name, which the user gave as an argument of `plot`."""
+        if name not in self._all:
+            raise ValueError(
+                f"`plot({argument}=...)`: `{name}` doesn't vary in this sweep. There are {listing(self._all)}."
+                f"{suggestion(name, list(self._all))}"
+            )
+        return self._all[name]
 
     def best_text(self, i: int) -> str:
         """The best member, for the legend."""

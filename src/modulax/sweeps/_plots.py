@@ -7,7 +7,7 @@ import functools
 import importlib
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,24 +33,56 @@ STYLE: dict[Any, Any] = {
 MANY = 12  # With more members, a curve has no band, and a heat map of more rows or columns no values in its cells.
 
 
+class Lines(NamedTuple):
+    """Members that are drawn as a line or as points of one color, and what they are called."""
+
+    name: str
+    members: np.ndarray
+    color: Any
+
+
 def plot(panels: Panels, kind: str | Sequence[str] | None) -> Any:
-    """The figure of `Results.plot`."""
-    plt = pyplot("Results.plot", "sweeps")
+    """The figure of `Results.plot`, with all panels of some kinds."""
     kinds = tuple(PANELS) if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
     for name in kinds:
         check_option("plot", "kind", name, tuple(PANELS))
     drawings = [draw for name in kinds for draw in _drawings(panels, name, is_required=kind is not None)]
     columns = 2 if len(drawings) == 4 else min(len(drawings), 3)
+    return _figure(panels, drawings, columns, 3.4 if columns < 3 else 2.8)
+
+
+def plot_by(panels: Panels, x: str, by: str | None) -> Any:
+    """The figure of `Results.plot` with one panel: the metric against one hyperparameter, by the values of another."""
+    lines = _classes(panels)
+    if by is not None:
+        column = panels.column("by", by)
+        places, names = column.places(), list(column.names().values())
+        order, colors = range(len(names)), [_category(k) for k in range(len(names))]
+        if column.is_numeric:
+            first = {int(place): value for place, value in zip(places, column.values, strict=True) if value is not None}
+            order = sorted(first, key=first.__getitem__)
+            colors = list(pyplot("Results.plot", "sweeps").get_cmap(COLORS_OF_VALUES)(np.linspace(0, 0.9, len(names))))
+        names = names if by == "optimizer" else [f"{by} = {name}" for name in names]
+        lines = [Lines(names[k], np.flatnonzero(places == k), color) for k, color in zip(order, colors, strict=True)]
+    draw = functools.partial(_against, column=panels.column("x", x), lines=lines, marks_best=True)
+    return _figure(panels, [draw], 1, 5.4, is_below=False)
+
+
+def _figure(panels: Panels, drawings: Sequence[Draw], columns: int, width: float, is_below: bool = True) -> Any:
+    """A figure with panels of the same width in so many columns, and the legend below or beside them."""
+    plt = pyplot("Results.plot", "sweeps")
     rows = -(-len(drawings) // columns)
     # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
-    width = 3.4 if columns < 3 else 2.8
     figure = plt.figure(figsize=(0.6 + width * columns, 0.4 + (0.8 * width) * rows), layout="constrained")
     with plt.rc_context(STYLE):
         for k, draw in enumerate(drawings):
             draw(figure.add_subplot(rows, columns, k + 1), panels)
         if legend := panels.legend:
-            options = {"loc": "outside lower center", "ncols": _legend_columns(legend, figure.get_figwidth())}
-            figure.legend([*legend.values()], [*legend], **options)
+            labels = [textwrap.fill(label, 60 if is_below else 26) for label in legend]
+            options: dict[str, Any] = {"loc": "outside right center"}
+            if is_below:
+                options = {"loc": "outside lower center", "ncols": _legend_columns(labels, figure.get_figwidth())}
+            figure.legend([*legend.values()], labels, **options)
         # Matplotlib reads some settings when it draws, outside of this context; drawing once fixes them.
         figure.draw_without_rendering()
     figure._ipython_display_ = functools.partial(_show_in_notebook, figure)
@@ -97,7 +129,7 @@ def _final_panels(panels: Panels) -> list[Draw]:
     columns = panels.columns
     if any(all(column.values[i] is None for column in columns) for i in range(len(panels.class_of))):
         columns = [*columns, panels.optimizers]
-    return [functools.partial(_against, column=column) for column in columns]
+    return [functools.partial(_against, column=column, lines=_classes(panels)) for column in columns]
 
 
 def _heat_maps(panels: Panels) -> list[Draw]:
@@ -216,22 +248,42 @@ def _name(axis: Any, ticks: Sequence[float] | None) -> None:
         axis.set_ticks([], minor=True)
 
 
-def _against(ax: Any, panels: Panels, column: Column) -> None:
-    """The final value against one hyperparameter, with the spread over the seeds."""
+def _classes(panels: Panels) -> list[Lines]:
+    """The members of each class; without a name if there is only one."""
+    rows = enumerate(panels.classes.items())
+    return [Lines(name if len(panels.classes) > 1 else "", members, _category(k)) for k, (name, members) in rows]
+
+
+def _against(ax: Any, panels: Panels, column: Column, lines: Sequence[Lines], marks_best: bool = False) -> None:
+    """The final value against one hyperparameter, with the spread over the seeds.
+
+    Args:
+        ax: the axes.
+        panels: the numbers.
+        column: the hyperparameter.
+        lines: the members, by color.
+        marks_best: whether the best of each color is marked.
+    """
     x = _numbers_across(ax, column.scale()) if column.is_numeric else _names_across(ax, column)
     ax.set_ylabel(f"final {panels.metric}" if len(panels.steps) > 1 else panels.metric)
     set_heights(ax, panels.limits, panels.mode)
-    for k, (name, of_class) in enumerate(panels.classes.items()):
-        members = of_class[~np.isnan(x[of_class])]
+    for name, of_line, color in lines:
+        members = of_line[~np.isnan(x[of_line])]
         if members.size:
-            label, handle = _final_values(ax, panels, x, members, _category(k), joined=column.is_numeric)
-            if label or len(panels.classes) > 1:
-                panels.legend.setdefault(name if len(panels.classes) > 1 else label, handle)
-            _mark_bad(ax, panels, x[members[panels.is_bad[members]]], _category(k))
+            label, handle = _final_values(ax, panels, x, members, color, joined=column.is_numeric)
+            if name or label:
+                panels.legend.setdefault(name or label, handle)
+            if name and label and marks_best:
+                ax.set_title(label)
+            best = members[panels.costs[members].argmin()]
+            if marks_best and np.isfinite(panels.costs[best]):
+                ax.plot(x[best], panels.final.middle[best], "o", color=color, markersize=7, zorder=4)
+    for _, members, color in lines:
+        _mark_bad(ax, panels, x[members[panels.is_bad[members] & ~np.isnan(x[members])]], color)
     best = panels.best
     if best is not None and not np.isnan(x[best]):
         mark = ax.plot(x[best], panels.final.middle[best], "o", color=BEST, markersize=6, zorder=5)
-        panels.legend.setdefault(textwrap.fill(panels.best_text(best), 60), mark[0])
+        panels.legend.setdefault(panels.best_text(best), mark[0])
 
 
 def _numbers_across(ax: Any, scale: Scale) -> np.ndarray:

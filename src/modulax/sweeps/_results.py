@@ -20,7 +20,7 @@ from ..checkpoint._stored import nested
 from ..tree._paths import dotted
 from ._html import columns_of, html_rows
 from ._panels import REDUCTIONS, Panels, reduced
-from ._plots import plot
+from ._plots import plot, plot_by
 from ._runs import Carries
 from ._sweep import AbstractMembers
 from ._training import Keys
@@ -323,6 +323,8 @@ class Results:
         mode: str = "min",
         reduce: str = "mean",
         every: int | None = None,
+        x: str | None = None,
+        by: str | None = None,
     ) -> Any:
         """Plot a metric, and return the figure of matplotlib. Requires `pip install "modulax[sweeps]"`.
 
@@ -341,6 +343,11 @@ class Results:
         Runs that diverged are marked at the edge of the axes, and the best member in red. An axis is logarithmic where
         the values span a factor of ten, except that of a metric of which large values are good, such as an accuracy.
 
+        With `x`, there is one panel: the last value against `x`, with a line for each value of `by`, and the best
+        member of each line as a larger dot.
+
+            results.plot("loss", x="learning_rate", by="width")
+
         Args:
             metric: the name of the metric; may be left out if there is only one.
             kind: one kind, or several; by default all for which there are values.
@@ -348,12 +355,22 @@ class Results:
             mode: `"min"` if small values are good, `"max"` if large ones are.
             reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
             every: the number of training steps between two values of the metric, for the axis of the curves.
+            x: the name of a hyperparameter, or of an argument of `over`.
+            by: the name of another one, or `"optimizer"`; by default, there is a line for each optimizer.
 
         Raises:
             ImportError: if matplotlib is not installed.
             ValueError: if there is no such metric, hyperparameter or kind.
         """
-        return plot(Panels(self, metric, hyperparameters, mode, reduce, every), kind)
+        panels = Panels(self, metric, hyperparameters, mode, reduce, every)
+        if x is None and by is None:
+            return plot(panels, kind)
+        if x is None or x == by or kind is not None or hyperparameters is not None:
+            raise ValueError(
+                "`plot(x=..., by=...)` is one panel: it needs `x`, may have another `by`, and has no `kind` or "
+                '`hyperparameters`. Write, for example, `results.plot("loss", x="learning_rate", by="width")`.'
+            )
+        return plot_by(panels, x, by)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a table with a row per member and seed: what varies, and the last value of every metric."""

@@ -48,13 +48,14 @@ class AbstractSpace(abc.ABC):
         bounds = {"low": 0.0, "high": 1.0}
         return Parameter(f"quantile of {name}", "FloatDistribution", bounds, lambda u: self.at(min(u, 1 - 1e-12)))
 
-    def beyond(self, above: bool) -> "AbstractSpace | None":
+    def beyond(self, above: bool, share: float = 1.0) -> "AbstractSpace | None":
         """Return the space next to this one, half as wide, in which a better value may be; None if there is none.
 
         Args:
             above: whether on the side of the largest values, or of the smallest ones.
+            share: the part of it that is returned, which is next to this space.
         """
-        del above
+        del above, share
         return None
 
     def __repr__(self) -> str:
@@ -81,13 +82,13 @@ class Uniform(AbstractSpace):
         """Return the parameter that Optuna samples, the hyperparameter itself."""
         return Parameter(name, "FloatDistribution", {"low": self.low, "high": self.high}, _same)
 
-    def beyond(self, above: bool) -> "Uniform | None":
+    def beyond(self, above: bool, share: float = 1.0) -> "Uniform | None":
         """Return the interval next to this one, half as wide. One of nonnegative numbers is not continued below 0."""
-        half = (self.high - self.low) / 2
+        reach = (self.high - self.low) / 2
         if above:
-            return Uniform(self.high, self.high + half)
-        low = self.low - half if self.low < 0 else max(self.low - half, 0.0)
-        return Uniform(low, self.low) if low < self.low else None
+            return Uniform(self.high, self.high + share * reach)
+        reach = reach if self.low < 0 else min(reach, self.low)
+        return Uniform(self.low - share * reach, self.low) if reach else None
 
 
 class LogUniform(AbstractSpace):
@@ -108,9 +109,9 @@ class LogUniform(AbstractSpace):
         """Return the parameter that Optuna samples, the hyperparameter itself."""
         return Parameter(name, "FloatDistribution", {"low": self.low, "high": self.high, "log": True}, _same)
 
-    def beyond(self, above: bool) -> "LogUniform":
+    def beyond(self, above: bool, share: float = 1.0) -> "LogUniform":
         """Return the interval next to this one, half as wide in the logarithm."""
-        factor = math.sqrt(self.high / self.low)
+        factor = (self.high / self.low) ** (share / 2)
         return LogUniform(self.high, self.high * factor) if above else LogUniform(self.low / factor, self.low)
 
 
@@ -170,9 +171,9 @@ class OneMinus(AbstractSpace):
         inside = self.space.parameter(f"1 - {name}")
         return inside._replace(value=lambda x: 1.0 - inside.value(x))
 
-    def beyond(self, above: bool) -> "OneMinus | None":
+    def beyond(self, above: bool, share: float = 1.0) -> "OneMinus | None":
         """Return one minus the space next to the other one."""
-        inside = self.space.beyond(not above)
+        inside = self.space.beyond(not above, share)
         return None if inside is None else OneMinus(inside)
 
 
