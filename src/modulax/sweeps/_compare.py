@@ -194,36 +194,42 @@ class Comparison:
     def __repr__(self) -> str:
         header, rows = self._cells()
         seeds = self.values.shape[1]
-        title = f"Comparison by `{self.test}`: the {self.reduce} over {seeds} new seeds, with an interval of 95 %."
-        return "\n".join([title, "", *table(header, rows, right=header[1:5])])
+        title = f"Comparison by `{self.test}`: the {self.reduce} over {seeds} new seeds, with an interval of 95 %;"
+        title += " differences with the same seed."
+        return "\n".join([title, "", *table(header, rows, right=header[1:6])])
 
     def _repr_html_(self) -> str:
         header, rows = self._cells()
-        note = f"The {self.reduce} of {self.test} over {self.values.shape[1]} new seeds, with an interval of 95 %."
-        return html_table(header, rows, right=header[1:5], notes=[note])
+        note = f"The {self.reduce} of {self.test} over {self.values.shape[1]} new seeds, with an interval of 95 %; "
+        return html_table(header, rows, right=header[1:6], notes=[f"{note}differences with the same seed."])
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
-        header = ["optimizer", "rank", self.test, "interval", "diverged", "ties with", "chosen", "at the edge"]
+        header = ["optimizer", "rank", self.test, "interval", "from the best", "diverged", "ties with", "chosen"]
+        header.append("at the edge")
         rows = []
         for row in self.table():
-            low, high, name = row[f"{self.test}_low"], row[f"{self.test}_high"], row["optimizer"]
+            name, share = row["optimizer"], f"{row['diverged']:.0%}" if row["diverged"] else ""
             chosen = ", ".join(f"{k}={_text(row[k])}" for k in self.tuned[name])
-            cells = [name, str(row["rank"]), _text(row[self.test]), f"{_text(low)} to {_text(high)}"]
-            share = f"{row['diverged']:.0%}" if row["diverged"] else ""
+            of_each, of_pair = (
+                f"{_text(row[f'{k}_low'])} to {_text(row[f'{k}_high'])}" for k in (self.test, "difference")
+            )
+            cells = [name, str(row["rank"]), _text(row[self.test]), of_each, of_pair if rows else ""]
             rows.append([*cells, share, row["ties"], chosen, row["edge"]])
         return header, rows
 
     def plot(self) -> Any:
         """Plot the metric of each optimizer, and the expected one for each tuning budget; return the figure.
 
-        Left: the value of each new seed, with the mean or median and its interval. Right: `expected`, the metric of the
+        Left: the value of each new seed, with the mean or median and its interval. Middle: its difference from that of
+        the best optimizer with the same seed, by which optimizers are told apart. Right: `expected`, the metric of the
         best of k members of the search, against k. Requires `pip install "modulax[sweeps]"`.
 
         Raises:
             ImportError: if matplotlib is not installed.
         """
         curves = {name: self.expected(name) for name in self.names}
-        return plot_comparison(self.names, self.values, self.intervals, curves, self.test, self.mode)
+        differences = self.differences
+        return plot_comparison(self.names, self.values, self.intervals, differences, curves, self.test, self.mode)
 
     def _index(self, name: str) -> int:
         if name not in self.names:

@@ -9,13 +9,14 @@ import numpy as np
 from .._support.plotting import pyplot
 from ._panels import has_tens, padded
 from ._plots import CATEGORIES, SOFT, STYLE, _show_in_notebook, set_heights
-from ._statistics import Interval
+from ._statistics import Interval, difference
 
 
 def plot_comparison(
     names: Sequence[str],
     values: np.ndarray,
     interval: Interval,
+    differences: Interval,
     curves: Mapping[str, np.ndarray],
     metric: str,
     mode: str,
@@ -23,10 +24,16 @@ def plot_comparison(
     """The figure of `Comparison.plot`."""
     plt = pyplot("Comparison.plot", "sweeps")
     colors = _colors(plt, len(names))
-    figure = plt.figure(figsize=(8.0, max(2.6, 0.9 + 0.26 * len(names))), layout="constrained")
+    figure = plt.figure(figsize=(11.0, max(2.6, 0.9 + 0.26 * len(names))), layout="constrained")
     with plt.rc_context(STYLE):
-        left, right = figure.subplots(1, 2)
-        _values(left, names, values, interval, colors, metric, mode)
+        left, middle, right = figure.subplots(1, 3)
+        _values(left, values, interval, colors, mode)
+        left.set_yticks(range(len(names)), names)
+        left.set(xlabel=metric, title="chosen, on new seeds")
+        from_best = Interval(*(part[:, 0] for part in differences))
+        _values(middle, difference(values, values[:1]), from_best, colors, mode)
+        middle.axvline(0.0, color=SOFT, linewidth=0.8, zorder=0)
+        middle.set(yticks=[], xlabel=f"difference in {metric}", title=f"from {names[0]}, with the same seed")
         _curves(right, curves, colors, metric, mode)
         figure.draw_without_rendering()
     figure._ipython_display_ = functools.partial(_show_in_notebook, figure)
@@ -37,9 +44,7 @@ def _colors(plt: Any, n: int) -> list[Any]:
     return list(CATEGORIES[:n]) if n <= len(CATEGORIES) else [plt.get_cmap("turbo")(x) for x in np.linspace(0, 0.95, n)]
 
 
-def _values(
-    ax: Any, names: Sequence[str], values: np.ndarray, interval: Interval, colors: Sequence[Any], metric: str, mode: str
-) -> None:
+def _values(ax: Any, values: np.ndarray, interval: Interval, colors: Sequence[Any], mode: str) -> None:
     """The seeds of each optimizer in a row, with the interval; those that diverged at the right edge."""
     finite = values[np.isfinite(values)]
     is_log = False
@@ -58,9 +63,7 @@ def _values(
         if np.isfinite([part[row] for part in interval]).all():
             ax.plot([interval.low[row], interval.high[row]], [row, row], color=color, linewidth=2.5, zorder=2)
             ax.plot([interval.middle[row]], [row], "o", color=color, zorder=3)
-    ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set(xlabel=metric, title="chosen, on new seeds")
 
 
 def _curves(ax: Any, curves: Mapping[str, np.ndarray], colors: Sequence[Any], metric: str, mode: str) -> None:

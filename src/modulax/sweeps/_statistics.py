@@ -34,10 +34,10 @@ def intervals(values: np.ndarray, reduce: str, seed: Sequence[int]) -> tuple[Int
     # With a row for the values themselves.
     places = np.concatenate([np.arange(values.shape[1])[None], places])
     drawn = REDUCTIONS[reduce](values[:, places], axis=-1)
-    return _interval(drawn), _interval(_difference(drawn[:, None], drawn[None]))
+    return _interval(drawn), _interval(difference(drawn[:, None], drawn[None]))
 
 
-def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The difference, which is 0 for two values that are both infinite."""
     with np.errstate(invalid="ignore"):
         return np.where(a == b, 0.0, a - b)
