@@ -92,7 +92,7 @@ def test_the_page_of_the_optimizers_shows_what_was_compared(monkeypatch: pytest.
     results = comparison_pictures.results()
     assert (FOLDER / "OPTIMIZERS.md").read_text(encoding="utf-8") == module.page(results)
     assert {task["name"] for task in results["tasks"]} == {*module.tasks()}
-    assert all(len(rows) == len(module.RATES) for _, _, rows in comparison_pictures.comparisons())
+    assert all(len(rows) == len(module.SPACES) for _, _, rows in comparison_pictures.comparisons())
     reached = {task["name"]: task["reached"]["optimizers"] for task in results["tasks"] if "reached" in task}
     assert [*reached] == [*module.COUNTED]
     assert all({row["optimizer"] for row in rows} == {*module.FAMILY} for rows in reached.values())
