@@ -18,6 +18,7 @@ from .._support.checks import check_integer, check_option
 from .._support.tables import html_table, table
 from ._comparison_plot import plot_comparison
 from ._experiment import Experiment, Settings, checked_key
+from ._html import text_of
 from ._panels import REDUCTIONS
 from ._results import Results
 from ._run import train_all
@@ -209,11 +210,11 @@ class Comparison:
         rows = []
         for row in self.table():
             name, share = row["optimizer"], f"{row['diverged']:.0%}" if row["diverged"] else ""
-            chosen = ", ".join(f"{k}={_text(row[k])}" for k in self.tuned[name])
+            chosen = ", ".join(f"{k}={text_of(row[k])}" for k in self.tuned[name])
             of_each, of_pair = (
-                f"{_text(row[f'{k}_low'])} to {_text(row[f'{k}_high'])}" for k in (self.test, "difference")
+                f"{text_of(row[f'{k}_low'])} to {text_of(row[f'{k}_high'])}" for k in (self.test, "difference")
             )
-            cells = [name, str(row["rank"]), _text(row[self.test]), of_each, of_pair if rows else ""]
+            cells = [name, str(row["rank"]), text_of(row[self.test]), of_each, of_pair if rows else ""]
             rows.append([*cells, share, row["ties"], chosen, row["edge"]])
         return header, rows
 
@@ -235,10 +236,6 @@ class Comparison:
         if name not in self.names:
             raise ValueError(f"There is no optimizer {name!r} in this comparison: there are {', '.join(self.names)}.")
         return self.names.index(name)
-
-
-def _text(x: Any) -> str:
-    return f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
 def compare(

@@ -80,7 +80,9 @@ class Folder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._unlock()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _locked(self, path: Path) -> int:
         """Lock a file. The lock ends with the process, however it ends."""
@@ -101,11 +103,6 @@ class Folder:
         os.ftruncate(lock, 0)
         os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
         return lock
-
-    def _unlock(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
     def read(self) -> None:
         """Read what `sweep.json` notes, also that of an earlier version."""

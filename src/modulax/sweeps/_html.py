@@ -16,10 +16,11 @@ def columns_of(table: Iterable[Mapping[str, Any]]) -> list[str]:
 def html_rows(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """A table in HTML with the number of each row; of many rows, the first ones."""
     columns = columns_of(rows)
-    cells = [[str(i), *(_text(row.get(name)) for name in columns)] for i, row in enumerate(rows[:MOST])]
+    cells = [[str(i), *(text_of(row.get(name), 4) for name in columns)] for i, row in enumerate(rows[:MOST])]
     more = [f"and {len(rows) - MOST} more"] if len(rows) > MOST else []
     return html_table(["member", *columns], cells, notes=[caption, *more])
 
 
-def _text(x: Any) -> str:
-    return "" if x is None else f"{x:.4g}" if isinstance(x, float) else str(x)
+def text_of(x: Any, digits: int = 3) -> str:
+    """A value in a cell or on an axis; empty for None."""
+    return "" if x is None else f"{x:.{digits}g}" if isinstance(x, float) else str(x)

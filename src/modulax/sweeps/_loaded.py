@@ -75,14 +75,13 @@ def loaded(runs: Runs) -> Results:
     seeds = list(dict.fromkeys(seed for _, seed in found))
     names = np.array([[found.get((row, seed), "") for seed in seeds] for row in members], object)
     histories = {at: runs.history(run) for at, run in np.ndenumerate(names) if run}
-    ends = np.zeros(names.shape, int)
-    for at, history in histories.items():
-        ends[at] = 1 + max(history)
-    trained = np.full((*names.shape, ends.max()), "", object)
+    total = 1 + max(map(max, histories.values()))
+    trained = np.full((*names.shape, total), "", object)
     for at, history in histories.items():
         trained[(*at, list(history))] = list(history.values())
-    ends = np.minimum(ends, runs.ends(names, trained.shape[2])[:, None])
-    trained = np.where(np.arange(ends.max()) < ends[:, :, None], trained[:, :, : ends.max()], "")
+    trained = np.where(np.arange(total) < runs.ends(names, total)[:, None, None], trained, "")
+    ends = np.where(trained != "", np.arange(1, total + 1), 0).max(axis=2)
+    trained = trained[:, :, : ends.max()]
     metrics = _blanks(notes["metrics"], trained.shape)
     runs.fill(metrics, trained)
     in_parts = notes["in_segments"]

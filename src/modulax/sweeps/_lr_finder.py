@@ -187,7 +187,7 @@ def lr_finder(
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
     results = train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment))
-    scores = results._sound_scores(metric, mode=mode, reduce=reduce)
+    scores = results._scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _suggestion(rates, scores, mode)
     best = float(rates[int(smoothed.argmax() if mode == "max" else smoothed.argmin())])
     peak = None if suggestion is None else best

@@ -224,13 +224,16 @@ class _Search:
         """Train some trials, report every segment, and tell how each ended."""
         lane = Lane(self.structure, members, self.experiment.keys, self.width)
         alive, table = dict(enumerate(trials)), self.study.sweep(trials).table()
+        arrays = blanks(len(trials), self.experiment.leaves)
+        self.metrics |= {trial.number: [x[row] for x in arrays] for row, trial in alive.items()}
         for segment in range(self.experiment.total):
             metrics = lane.advance(segment)
             self.bar.advance(len(trials))
-            for row, trial in alive.items():
-                self._record(trial, segment, [x[row] for x in metrics])
             rows: list[Row] = []
             for row, trial in alive.items():
+                for array, x in zip(arrays, metrics, strict=True):
+                    array[row, :, segment] = x[row]
+                self.trained[trial.number] = segment + 1
                 named = dict(zip(self.experiment.metrics, self.metrics[trial.number], strict=True))
                 rows += rows_of(trial.number, range(len(self.experiment.keys)), segment, table[row], named)
             stopped = self.hooks(rows)
@@ -241,11 +244,6 @@ class _Search:
             if not alive:
                 self.bar.advance(len(trials) * (self.experiment.total - 1 - segment))
                 break
-
-    def _record(self, trial: Any, segment: int, metrics: Sequence[np.ndarray]) -> None:
-        for history, x in zip(self.metrics.setdefault(trial.number, self._blank()), metrics, strict=True):
-            history[:, segment] = x
-        self.trained[trial.number] = segment + 1
 
     def _has_ended(self, trial: Any, segment: int, value: Sequence[float], is_stopped: bool) -> bool:
         """Report the values of a segment to the study, and return whether the trial is complete or pruned."""
@@ -265,12 +263,9 @@ class _Search:
         pairs = zip(self.study.metrics, self.study.modes, strict=True)
         self.has_sound_run |= not results.diverged.all()
         columns = [
-            results._sound_scores(name, mode=mode, reduce=self.reduce, tells=self.has_sound_run) for name, mode in pairs
+            results._scores(name, mode=mode, reduce=self.reduce, tells=self.has_sound_run) for name, mode in pairs
         ]
         return np.stack(columns, 1)
-
-    def _blank(self) -> list[np.ndarray]:
-        return [x[0] for x in blanks(1, self.experiment.leaves)]
 
     def results(self) -> Results:
         """The results of all trials of the study."""
@@ -289,7 +284,7 @@ class _Search:
 
     def _from_study(self, trial: Any) -> list[np.ndarray]:
         """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""
-        metrics, total = self._blank(), self.experiment.total
+        metrics, total = [x[0] for x in blanks(1, self.experiment.leaves)], self.experiment.total
         steps = {step: value for step, value in trial.intermediate_values.items() if step < total}
         end = total if trial.state == self.study.state.COMPLETE else max(steps, default=-1) + 1
         for number, leaf in enumerate(self.objectives):

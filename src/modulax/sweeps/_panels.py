@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._support.checks import listing, suggestion
-from ._html import columns_of
+from ._html import columns_of, text_of
 
 REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
 
@@ -53,7 +53,7 @@ class Column(NamedTuple):
 
     def texts(self) -> list[str]:
         """The distinct values, for names on an axis."""
-        return list(dict.fromkeys(_text(x) for x in self.values if x is not None))
+        return list(dict.fromkeys(text_of(x) for x in self.values if x is not None))
 
     def names(self) -> dict[str, str]:
         """Short names of the distinct values: of `Cosine(1.0, steps=5)` and `Cosine(2.0, steps=5)`, 1.0 and 2.0."""
@@ -67,7 +67,7 @@ class Column(NamedTuple):
     def places(self) -> np.ndarray:
         """The number of each member's value among the distinct ones; NaN where a member has none."""
         places = {text: i for i, text in enumerate(self.texts())}
-        return np.array([np.nan if x is None else places[_text(x)] for x in self.values])
+        return np.array([np.nan if x is None else places[text_of(x)] for x in self.values])
 
     def scale(self) -> "Scale":
         """Numbers on the scale on which they are spread: logarithmic where they span a factor of ten.
@@ -89,7 +89,7 @@ class Column(NamedTuple):
 
     def text(self, i: int) -> str | None:
         """The value of a member, for the legend; None if the member has none."""
-        return None if self.values[i] is None else f"{self.name} = {self.names()[_text(self.values[i])]}"
+        return None if self.values[i] is None else f"{self.name} = {self.names()[text_of(self.values[i])]}"
 
 
 class Scale(NamedTuple):
@@ -106,10 +106,6 @@ def _is_logarithmic(x: np.ndarray) -> bool:
     if not x.size or x[-1] < 9.9 * x[0]:
         return False
     return bool(len(x) < 4 or (np.median(x) - x[0]) / (x[-1] - x[0]) < 0.3)
-
-
-def _text(x: Any) -> str:
-    return f"{x:.3g}" if isinstance(x, float) else str(x)
 
 
 class Panels:

@@ -110,7 +110,8 @@ def pbt(
                 random = np.random.default_rng(seed_of(experiment.key, segment - 1))
                 so_far = experiment.results(parents=parents)
                 sources = _sources(so_far._finite_costs(metric, mode=mode), replaced, random)
-                members = _successors(members, sources, changes, random)
+                before = enumerate(members)
+                members = [x if sources[i] == i else _changed(members[sources[i]], changes, random) for i, x in before]
                 parents[:, segment] = sources
             others = np.flatnonzero(sources != np.arange(size))
             for place in others.tolist():
@@ -174,14 +175,6 @@ def _sources(scores: np.ndarray, replaced: int, random: np.random.Generator) -> 
     best = order[: min(replaced, np.isfinite(scores).sum())]  # one that diverged stays what it is in each copy
     sources[order[-replaced:]] = random.choice(best, size=replaced)
     return sources
-
-
-def _successors(
-    members: Members, sources: np.ndarray, changes: Changes, random: np.random.Generator
-) -> list[AbstractTransform]:
-    """The members, and in the place of a replaced one its source with changed hyperparameters."""
-    pairs = enumerate(sources.tolist())
-    return [members[i] if source == i else _changed(members[source], changes, random) for i, source in pairs]
 
 
 def _changed(optimizer: AbstractTransform, changes: Changes, random: np.random.Generator) -> AbstractTransform:

@@ -51,19 +51,9 @@ def plot(panels: Panels, kind: str | Sequence[str] | None) -> Any:
     return _figure(panels, drawings, columns, 3.4 if columns < 3 else 2.8)
 
 
-def plot_by(panels: Panels, x: str, by: str | None) -> Any:
+def plot_by(panels: Panels, x: str, by: str) -> Any:
     """The figure of `Results.plot` with one panel: the metric against one hyperparameter, by the values of another."""
-    lines = _classes(panels)
-    if by is not None:
-        column = panels.column("by", by)
-        places, names = column.places(), list(column.names().values())
-        order, colors = range(len(names)), [_category(k) for k in range(len(names))]
-        if column.is_numeric:
-            first = {int(place): value for place, value in zip(places, column.values, strict=True) if value is not None}
-            order = sorted(first, key=first.__getitem__)
-            colors = list(pyplot("Results.plot", "sweeps").get_cmap(COLORS_OF_VALUES)(np.linspace(0, 0.9, len(names))))
-        names = names if by == "optimizer" else [f"{by} = {name}" for name in names]
-        lines = [Lines(names[k], np.flatnonzero(places == k), color) for k, color in zip(order, colors, strict=True)]
+    lines = _lines(panels.column("by", by))
     draw = functools.partial(_against, column=panels.column("x", x), lines=lines, marks_best=True)
     return _figure(panels, [draw], 1, 5.4, is_below=False)
 
@@ -129,7 +119,7 @@ def _final_panels(panels: Panels) -> list[Draw]:
     columns = panels.columns
     if any(all(column.values[i] is None for column in columns) for i in range(len(panels.class_of))):
         columns = [*columns, panels.optimizers]
-    return [functools.partial(_against, column=column, lines=_classes(panels)) for column in columns]
+    return [functools.partial(_against, column=column, lines=_lines(panels.optimizers)) for column in columns]
 
 
 def _heat_maps(panels: Panels) -> list[Draw]:
@@ -248,10 +238,18 @@ def _name(axis: Any, ticks: Sequence[float] | None) -> None:
         axis.set_ticks([], minor=True)
 
 
-def _classes(panels: Panels) -> list[Lines]:
-    """The members of each class; without a name if there is only one."""
-    rows = enumerate(panels.classes.items())
-    return [Lines(name if len(panels.classes) > 1 else "", members, _category(k)) for k, (name, members) in rows]
+def _lines(column: Column) -> list[Lines]:
+    """The members with each value of a hyperparameter, or of each class; without a name if there is one class."""
+    places, names = column.places(), [*column.names().values()]
+    order, colors = range(len(names)), [_category(k) for k in range(len(names))]
+    if column.is_numeric:
+        order = np.argsort([column.values[places.tolist().index(k)] for k in order])
+        colors = pyplot("Results.plot", "sweeps").get_cmap(COLORS_OF_VALUES)(np.linspace(0, 0.9, len(names)))
+    if column.name != "optimizer":
+        names = [f"{column.name} = {name}" for name in names]
+    elif len(names) == 1:
+        names = [""]
+    return [Lines(names[k], np.flatnonzero(places == k), color) for k, color in zip(order, colors, strict=True)]
 
 
 def _against(ax: Any, panels: Panels, column: Column, lines: Sequence[Lines], marks_best: bool = False) -> None:

@@ -190,37 +190,36 @@ class Results:
             mode: `"min"` if small values are good, `"max"` if large ones are.
             reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
         """
-        return self._scores(metric, mode, reduce, np.zeros_like(self.diverged))
+        return self._scores(metric, mode=mode, reduce=reduce, tells=False)
 
-    def _scores(self, metric: str | None, mode: str, reduce: str, bad: np.ndarray) -> np.ndarray:
+    def _scores(self, metric: str | None, *, mode: str, reduce: str = "mean", tells: bool | None = None) -> np.ndarray:
+        """The scores, with the worst one for runs that diverged; see `_sound` for `tells`."""
         check_option("scores", "mode", mode, ("min", "max"))
         check_option("scores", "reduce", reduce, tuple(REDUCTIONS))
-        values = self._final_numbers(metric)
-        is_last = (self.segments == self.segments.max())[:, None]
-        return reduced(np.where(is_last & ~bad, values, np.nan), mode, reduce, self._is_there())
+        return reduced(self._sound(metric, tells), mode, reduce, self._is_there())
 
-    def _sound_scores(
-        self, metric: str | None, *, mode: str, reduce: str = "mean", tells: bool | None = None
-    ) -> np.ndarray:
-        """The scores, with the worst one for runs that diverged.
+    def _sound(self, metric: str | None, tells: bool | None = None) -> np.ndarray:
+        """The last values of a metric, `[member, seed]`; NaN of runs that diverged or were stopped before the others.
 
-        A metric that is NaN between evaluations marks all runs, and `diverged` tells nothing.
+        Args:
+            metric: the name of the metric.
+            tells: whether `diverged` tells anything. By default, it does unless it marks all runs, as a metric does
+                that is NaN between evaluations; and never in `pbt`, where a member goes on from another carry.
         """
         tells = not self.diverged.all() if tells is None else tells
-        # In `pbt`, a member goes on from another carry.
-        return self._scores(metric, mode, reduce, self.diverged & (tells and self.parents is None))
+        bad = self.diverged & (tells and self.parents is None)
+        is_last = (self.segments == self.segments.max())[:, None]
+        return np.where(is_last & ~bad, self._final_numbers(metric), np.nan)
 
     def _costs(self, metric: str | None, *, mode: str, reduce: str = "mean") -> np.ndarray:
         """The scores, with the worst one for runs that diverged, of which small ones are good in both modes."""
-        scores = self._sound_scores(metric, mode=mode, reduce=reduce)
+        scores = self._scores(metric, mode=mode, reduce=reduce)
         return scores if mode == "min" else -scores
 
     def _costs_of_runs(self, metric: str | None, mode: str) -> np.ndarray:
         """The last values of a metric, `[member, seed]`, small ones being good; infinite of runs that diverged."""
-        values = self._final_numbers(metric) * (1.0 if mode == "min" else -1.0)
-        # A metric that is NaN between evaluations marks all runs.
-        bad = self.diverged & (not self.diverged.all())
-        return np.where(np.isfinite(values) & ~bad & self._is_there(), values, np.inf)
+        values = self._sound(metric) * (1.0 if mode == "min" else -1.0)
+        return np.where(np.isfinite(values) & self._is_there(), values, np.inf)
 
     def _finite_costs(self, metric: str | None, *, mode: str, reduce: str = "mean") -> np.ndarray:
         """The costs; an error if none is finite, so that nothing could be chosen by them."""
@@ -370,7 +369,7 @@ class Results:
                 "`plot(x=..., by=...)` is one panel: it needs `x`, may have another `by`, and has no `kind` or "
                 '`hyperparameters`. Write, for example, `results.plot("loss", x="learning_rate", by="width")`.'
             )
-        return plot_by(panels, x, by)
+        return plot_by(panels, x, by or "optimizer")
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write a table with a row per member and seed: what varies, and the last value of every metric."""
