@@ -16,6 +16,7 @@ from modulax import sweeps
 from modulax.sweeps import _statistics
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
+KEY = jax.random.key(0)
 RATE = sweeps.LogUniform(1e-3, 1e-1)
 
 
@@ -198,6 +199,23 @@ def test_goes_on_from_a_folder(tmp_path: Path, comparison: sweeps.Comparison):
     again = compared(folder=tmp_path)
     np.testing.assert_array_equal(first.values, again.values)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["search", "seeds"]
+
+
+def test_runs_are_loaded_by_the_order_of_the_members(tmp_path: Path):
+    trainable = sweeps.Trainable(
+        lambda optimizer, key: {"params": optimizer.learning_rate},
+        lambda optimizer, carry: (carry, train(optimizer, KEY)),
+    )
+    spaces = {
+        "SGD": sweeps.SearchSpace(mx.SGD(1e-3), learning_rate=RATE),
+        "Sign": sweeps.SearchSpace(mx.SignSGD(1e-3), learning_rate=RATE),
+    }
+    found = sweeps.compare(spaces, trainable, "valid", test="test", budget=4, seeds=2, folder=tmp_path, **QUIET)
+    assert found.names == ("Sign", "SGD")
+    for results in (found.results, found.search):
+        for i, member in enumerate(results.sweep):
+            assert results.load(i)["params"] == pytest.approx(float(member.learning_rate))
+    assert len(found.search.sweep) == 4 + 4 + 2  # those beyond the edge of SGD too
 
 
 def test_mistakes(monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,7 @@ from modulax import sweeps
 
 RATES = [1e-4, 1e-3, 1e-2, 1e-1]
 INF = float("inf")
+SEVERAL = sweeps.concat([sweeps.grid(make(1e-3), learning_rate=RATES) for make in (mx.AdamW, mx.Lion)])
 
 
 @pytest.fixture(autouse=True)
@@ -300,3 +301,41 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r'pip install "modulax\[sweeps\]"'):
         results.plot()
+
+
+def test_a_metric_against_one_hyperparameter_has_a_line_for_each_value_of_another():
+    sweep = sweeps.over(lambda width: None, width=[128, 64, 256]).members(
+        sweeps.grid(mx.AdamW(1e-3), learning_rate=RATES, b2=[0.9, 0.99])
+    )
+    losses = np.repeat(np.array([[4, 1, 2, 3], [4, 3, 1.5, 9], [3, 0.5, 2, INF]]).ravel(), 2)[:, None] * [1.0, 1.2]
+    losses[::2] *= 2.0  # the smaller `b2`
+    results = results_of(sweep, {"loss": losses})
+    (ax,) = (figure := results.plot("loss", x="learning_rate", by="width")).axes
+    assert (ax.get_xlabel(), ax.get_xscale(), ax.get_ylabel()) == ("learning_rate", "log", "loss")
+    assert [name for name in labels(figure) if "width" in name and "best" not in name] == [
+        f"width = {x}" for x in (64, 128, 256)
+    ]
+    lines = [line for line in ax.lines if line.get_linestyle() == "-" and len(line.get_xdata()) >= 3]
+    # Through the better `b2`, and the mean of the seeds; the line of 256 ends where it diverges.
+    np.testing.assert_allclose(
+        [line.get_ydata()[:3] for line in lines],
+        1.1 * losses[[1, 3, 5, 9, 11, 13, 17, 19, 21], 0].reshape(3, 3)[[1, 0, 2]],
+    )
+    marks = [line.get_xydata()[0].tolist() for line in ax.lines if line.get_markersize() == 7]
+    assert marks == [[1e-2, pytest.approx(1.65)], [1e-3, pytest.approx(1.1)], [1e-3, pytest.approx(0.55)]]
+    assert points(ax, "x")[:, 0].max() == 1e-1
+    assert any(
+        name.replace("\n", " ") == "best: learning_rate = 0.001, b2 = 0.99, width = 256" for name in labels(figure)
+    )
+    assert ax.get_title(loc="left") == "best at each value: mean and range of 2 seeds"
+    figure = results_of(SEVERAL, {"loss": np.arange(1.0, 1 + len(SEVERAL))[:, None]}).plot("loss", x="learning_rate")
+    assert [name for name in labels(figure) if "best" not in name] == ["AdamW", "Lion"]
+    wrong: list[tuple[Any, str]] = [
+        ({"by": "width"}, "it needs `x`"),
+        ({"x": "width", "by": "width"}, "may have another `by`"),
+        ({"x": "width", "kind": "final"}, "has no `kind`"),
+        ({"x": "width", "by": "depth"}, r"`plot\(by=...\)`: `depth` doesn't vary in this sweep. There are `optimizer`"),
+    ]
+    for options, says in wrong:
+        with pytest.raises(ValueError, match=says):
+            results.plot("loss", **options)

@@ -72,7 +72,8 @@ def over(build: Callable[..., Any], /, **values: Any) -> Over:
     """
     if not callable(build) or isinstance(build, type):
         raise TypeError(f"`sweeps.over` needs the function that makes a training, `build(width=...)`; got {build!r}.")
-    if not values or (taken := TAKEN & values.keys()):
+    taken = TAKEN & values.keys()
+    if not values or taken:
         what = f"`{min(taken)}` is a column of the table already" if values else "it got none"
         raise ValueError(f"`sweeps.over` needs values under names of their own, `width=[64, 128]`: {what}.")
     columns = {name: as_column("sweeps.over", name, column) for name, column in values.items()}

@@ -63,7 +63,8 @@ def _figure(panels: Panels, drawings: Sequence[Draw], columns: int, width: float
     plt = pyplot("Results.plot", "sweeps")
     rows = -(-len(drawings) // columns)
     # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
-    figure = plt.figure(figsize=(0.6 + width * columns, 0.4 + (0.8 * width) * rows), layout="constrained")
+    height = (0.8 if is_below else 0.6) * width
+    figure = plt.figure(figsize=(0.6 + width * columns, 0.4 + height * rows), layout="constrained")
     with plt.rc_context(STYLE):
         for k, draw in enumerate(drawings):
             draw(figure.add_subplot(rows, columns, k + 1), panels)
@@ -185,20 +186,16 @@ def _curve_limits(panels: Panels) -> tuple[float, float] | None:
 def _colors(ax: Any, panels: Panels) -> list[Any]:
     """The color of each member's curve: by class if there are several, or by what varies first."""
     numeric = panels.numeric()
-    if len(panels.classes) > 1:
-        return _by_category(ax, panels, panels.optimizers, len(panels.classes))
-    if numeric:
+    if len(panels.classes) == 1 and numeric:
         return _by_number(ax, numeric[0].scale())
-    if panels.columns:
-        return _by_category(ax, panels, panels.columns[0], len(CATEGORIES))
-    return [INK for _ in panels.curves]
-
-
-def _by_category(ax: Any, panels: Panels, column: Column, most: int) -> list[str]:
-    """Colors of values that aren't numbers, of which at most so many are in the legend."""
-    for k, name in enumerate([*column.names().values()][:most]):
-        panels.legend.setdefault(name, ax.plot([], [], color=_category(k))[0])
-    return [INK if np.isnan(k) else _category(int(k)) for k in column.places()]
+    column = panels.optimizers if len(panels.classes) > 1 else panels.columns[0] if panels.columns else None
+    colors = [INK for _ in panels.curves]
+    for k, (name, members, color) in enumerate(_lines(column) if column else []):
+        for i in members:
+            colors[i] = color
+        if k < len(CATEGORIES) or column is panels.optimizers:
+            panels.legend.setdefault(name, ax.plot([], [], color=color)[0])
+    return colors
 
 
 def _category(k: int) -> str:
@@ -305,7 +302,7 @@ def _names_across(ax: Any, column: Column) -> np.ndarray:
 
 
 def _final_values(
-    ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: str, joined: bool
+    ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: Any, joined: bool
 ) -> tuple[str, Any]:
     """The values of members of one class; return what the legend says of them if there is only this class."""
     label = f"{panels.reduce} and range of {panels.seeds} seeds" if panels.seeds > 1 else ""
@@ -318,7 +315,7 @@ def _final_values(
     return label, _points(ax, panels, x, members[~is_stopped], color)
 
 
-def _line(ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: str) -> Any:
+def _line(ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: Any) -> Any:
     """A line through the best member at each value, over the range of its seeds; all members as faint points."""
     best = panels.best_at(members, x)
     places = sorted(best)
@@ -331,7 +328,7 @@ def _line(ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: st
     return ax.plot(places, values.middle, "o-", color=color, markersize=3, linewidth=1.2)[0]
 
 
-def _points(ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: str) -> Any:
+def _points(ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: Any) -> Any:
     """A point for each member, with a line over the range of its seeds."""
     values = panels.final.of(members)
     if panels.seeds > 1:
@@ -339,7 +336,7 @@ def _points(ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: 
     return ax.plot(x[members], values.middle, "o", color=color, markersize=3.5, alpha=0.8, markeredgewidth=0)[0]
 
 
-def _mark_bad(ax: Any, panels: Panels, places: np.ndarray, color: str) -> None:
+def _mark_bad(ax: Any, panels: Panels, places: np.ndarray, color: Any) -> None:
     """Mark runs that diverged, or are far from the others, at the worst edge of the axes."""
     if places.size:
         places = np.unique(places)

@@ -1,10 +1,10 @@
 """Statistics of a comparison: bootstrap intervals over seeds, and the expected best of some members."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import comb
 
 from ._panels import REDUCTIONS
 
@@ -59,11 +59,7 @@ def best_of(costs: np.ndarray, reported: np.ndarray) -> np.ndarray:
         costs: the cost of each member.
         reported: what is reported of it.
     """
-    n = len(costs)
     in_order = reported[np.argsort(costs, kind="stable")]
-    found = []
-    for k in range(1, n + 1):
-        # The best of k is the member of rank i if the others are among the n - 1 - i worse ones.
-        chances = [math.comb(n - 1 - i, k - 1) / math.comb(n, k) for i in range(n)]
-        found.append(np.dot(chances, in_order))
-    return np.asarray(found)
+    n, k = len(costs), np.arange(1, len(costs) + 1)[:, None]
+    # The best of k is the member of rank i if the others are among the n - 1 - i worse ones.
+    return (comb(n - 1 - np.arange(n), k - 1) / comb(n, k)) @ in_order

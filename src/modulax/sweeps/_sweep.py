@@ -207,8 +207,8 @@ class Sweep(AbstractMembers):
                     f"of shape {places.shape}."
                 )
             places = np.flatnonzero(places)
-        members, labels, shapes = ([x[i] for i in places] for x in (self.members, self.labels, self.shapes))
-        return Sweep(members, self.names, labels, shapes)
+        labels, shapes = [self.labels[i] for i in places], [self.shapes[i] for i in places]
+        return Sweep([self.members[i] for i in places], self.names, labels, shapes)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.members)
