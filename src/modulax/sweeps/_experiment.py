@@ -21,12 +21,11 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, one_line
 from .._support.keys import is_key_data, is_typed_key
-from .._support.tables import bytes_text
 from ._description import described, name_of
 from ._folder import Folder
 from ._hooks import Hook, Hooks, Row, rows_of
 from ._loaded import loaded
-from ._memory import budget_of, fitting
+from ._memory import budget_of, fitting, size_text
 from ._over import Over, trainings
 from ._population import Lane, Structure, arrays_by_path, structures
 from ._progress import Progress
@@ -75,6 +74,8 @@ class Experiment:
         name: str = "sweeps.run",
         own_keys: bool = False,
     ):
+        if not isinstance(training, Over):
+            check_training(name, training, segments)  # first: the two may have been swapped
         self.sweep, of_groups = trainings(name, as_sweep(sweep), training)
         for of_one in of_groups:
             check_training(name, of_one, segments)
@@ -339,7 +340,7 @@ class Experiment:
         most = members if chunk is not None or known is not None else math.ceil(self._share * members)
         width = fitting(lambda n: structure.needed(Size(n, seeds)), most, self.where.rounded, chunk, self._budget)
         if width < most:
-            size, copies = bytes_text(structure.needed(Size(width, seeds))), -members % width
+            size, copies = size_text(structure.needed(Size(width, seeds))), -members % width
             padding = f", and {copies} copies to fill the last chunk" if copies else ""
             self.bar.say(
                 f"{structure.group.label}: {width} of {members} members at a time, {size} per device{padding}."

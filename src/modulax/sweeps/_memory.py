@@ -13,8 +13,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from .._support.tables import bytes_text
-
 FRACTION = 0.9  # of the free memory; the rest is for what the compiler doesn't count
 
 
@@ -53,6 +51,15 @@ def budget_of(devices: Sequence[Any], memory: float | int | None) -> float:
     return budget
 
 
+def size_text(size: float | int) -> str:
+    """Bytes in the largest unit in which there is at least one."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
 def fitting(
     needed: Callable[[int], int], members: int, rounded: Callable[[int], int], chunk: int | None, budget: float | int
 ) -> int:
@@ -76,7 +83,7 @@ def fitting(
     if need_of_least > budget:
         what = "one member" if least == 1 else f"{least} members, one on each device,"
         raise MemoryError(
-            f"Training {what} needs {bytes_text(need_of_least)} per device, and {bytes_text(budget)} are free. Use a "
+            f"Training {what} needs {size_text(need_of_least)} per device, and {size_text(budget)} are free. Use a "
             f"smaller model or batch, fewer seeds, or more devices; `memory=` sets the budget."
         )
     # Memory is linear in the width, so that two compiled programs decide it.
@@ -86,7 +93,7 @@ def fitting(
         width = _in_equal_parts(members, width - max(width // 8, rounded(1)), rounded)
     if chunk is not None:
         raise MemoryError(
-            f"`chunk={chunk}` needs {bytes_text(need)} per device, and {bytes_text(budget)} are free. Try "
+            f"`chunk={chunk}` needs {size_text(need)} per device, and {size_text(budget)} are free. Try "
             f"`chunk={width}`, or `chunk=None`, which finds it."
         )
     return width

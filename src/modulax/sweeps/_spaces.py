@@ -32,10 +32,6 @@ class Parameter(NamedTuple):
     value: Callable[[Any], Any]
 
 
-def _same(x: Any) -> Any:
-    return x
-
-
 class AbstractSpace(abc.ABC):
     """A distribution of one hyperparameter: `Uniform`, `LogUniform`, `Normal`, `Choice`, `OneMinus`."""
 
@@ -68,19 +64,29 @@ class AbstractSpace(abc.ABC):
         return hash((type(self), *vars(self).values()))
 
 
-class Uniform(AbstractSpace):
-    """Uniform between `low` and `high`."""
+class _Interval(AbstractSpace):
+    """The numbers between two bounds."""
+
+    is_log = False
 
     def __init__(self, low: float, high: float):
-        self.low, self.high = _interval(self, low, high)
+        self.low, self.high = float(low), float(high)
+        if not (self.low < self.high and math.isfinite(self.low) and math.isfinite(self.high)):
+            name = type(self).__name__
+            raise ValueError(f"`{name}({self.low!r}, {self.high!r})` needs finite bounds, the lower one first.")
+
+    def parameter(self, name: str) -> Parameter:
+        """Return the parameter that Optuna samples, the hyperparameter itself."""
+        bounds = {"low": self.low, "high": self.high, "log": self.is_log}
+        return Parameter(name, "FloatDistribution", bounds, lambda x: x)
+
+
+class Uniform(_Interval):
+    """Uniform between `low` and `high`."""
 
     def at(self, u: float) -> float:
         r"""Return the quantile, $low + u\,(high - low)$."""
         return self.low + u * (self.high - self.low)
-
-    def parameter(self, name: str) -> Parameter:
-        """Return the parameter that Optuna samples, the hyperparameter itself."""
-        return Parameter(name, "FloatDistribution", {"low": self.low, "high": self.high}, _same)
 
     def beyond(self, above: bool, share: float = 1.0) -> "Uniform | None":
         """Return the interval next to this one, half as wide. One of nonnegative numbers is not continued below 0."""
@@ -91,11 +97,13 @@ class Uniform(AbstractSpace):
         return Uniform(self.low - share * reach, self.low) if reach else None
 
 
-class LogUniform(AbstractSpace):
+class LogUniform(_Interval):
     """Uniform in the logarithm between `low` and `high`, for learning rates and other scales."""
 
+    is_log = True
+
     def __init__(self, low: float, high: float):
-        self.low, self.high = _interval(self, low, high)
+        super().__init__(low, high)
         if self.low <= 0:
             raise ValueError(
                 f"`LogUniform({low!r}, {high!r})` needs positive bounds. For an interval with 0: `Uniform`."
@@ -104,10 +112,6 @@ class LogUniform(AbstractSpace):
     def at(self, u: float) -> float:
         r"""Return the quantile, $low\,(high / low)^u$."""
         return math.exp(math.log(self.low) + u * (math.log(self.high) - math.log(self.low)))
-
-    def parameter(self, name: str) -> Parameter:
-        """Return the parameter that Optuna samples, the hyperparameter itself."""
-        return Parameter(name, "FloatDistribution", {"low": self.low, "high": self.high, "log": True}, _same)
 
     def beyond(self, above: bool, share: float = 1.0) -> "LogUniform":
         """Return the interval next to this one, half as wide in the logarithm."""
@@ -175,13 +179,6 @@ class OneMinus(AbstractSpace):
         """Return one minus the space next to the other one."""
         inside = self.space.beyond(not above, share)
         return None if inside is None else OneMinus(inside)
-
-
-def _interval(space: AbstractSpace, low: float, high: float) -> tuple[float, float]:
-    low, high = float(low), float(high)
-    if not (low < high and math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"`{type(space).__name__}({low!r}, {high!r})` needs finite bounds, the lower one first.")
-    return low, high
 
 
 def check_spaces(function: str, spaces: dict[str, Any]) -> None:
