@@ -1,14 +1,12 @@
 """The picture of a comparison: the metric of each optimizer, and what each tuning budget leads to."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._support.plotting import pyplot
-from ._panels import has_tens, padded
-from ._plots import CATEGORIES, SOFT, STYLE, _show_in_notebook, set_heights
+from ._plots import CATEGORIES, SOFT, figure_of, set_heights, set_range
 from ._statistics import Interval, difference
 
 
@@ -22,40 +20,31 @@ def plot_comparison(
     mode: str,
 ) -> Any:
     """The figure of `Comparison.plot`."""
+    n = len(names)
     plt = pyplot("Comparison.plot", "sweeps")
-    colors = _colors(plt, len(names))
-    figure = plt.figure(figsize=(11.0, max(2.6, 0.9 + 0.26 * len(names))), layout="constrained")
-    with plt.rc_context(STYLE):
+    colors = CATEGORIES if n <= len(CATEGORIES) else plt.get_cmap("turbo")(np.linspace(0, 0.95, n))
+
+    def draw(figure: Any) -> None:
         left, middle, right = figure.subplots(1, 3)
         _values(left, values, interval, colors, mode)
-        left.set_yticks(range(len(names)), names)
+        left.set_yticks(range(n), names)
         left.set(xlabel=metric, title="chosen, on new seeds")
         from_best = Interval(*(part[:, 0] for part in differences))
         _values(middle, difference(values, values[:1]), from_best, colors, mode)
         middle.axvline(0.0, color=SOFT, linewidth=0.8, zorder=0)
         middle.set(yticks=[], xlabel=f"difference in {metric}", title=f"from {names[0]}, with the same seed")
         _curves(right, curves, colors, metric, mode)
-        figure.draw_without_rendering()
-    figure._ipython_display_ = functools.partial(_show_in_notebook, figure)
-    return figure
+
+    return figure_of("Comparison.plot", (11.0, max(2.6, 0.9 + 0.26 * n)), draw)
 
 
-def _colors(plt: Any, n: int) -> list[Any]:
-    return list(CATEGORIES[:n]) if n <= len(CATEGORIES) else [plt.get_cmap("turbo")(x) for x in np.linspace(0, 0.95, n)]
-
-
-def _values(ax: Any, values: np.ndarray, interval: Interval, colors: Sequence[Any], mode: str) -> None:
+def _values(ax: Any, values: np.ndarray, interval: Interval, colors: Any, mode: str) -> None:
     """The seeds of each optimizer in a row, with the interval; those that diverged at the right edge."""
     finite = values[np.isfinite(values)]
-    is_log = False
     if finite.size:
-        ends = float(finite.min()), float(finite.max())
-        is_log = has_tens(*ends, mode)
-        ax.set_xlim(*padded(*ends, is_log))
-    if is_log:
-        ax.set_xscale("log")
+        set_range(ax, "x", (float(finite.min()), float(finite.max())), mode)
     edge = ax.get_xlim()[1]
-    for row, (color, own) in enumerate(zip(colors, values, strict=True)):
+    for row, (color, own) in enumerate(zip(colors, values, strict=False)):
         sound = own[np.isfinite(own)]
         ax.plot(sound, np.full(len(sound), row), ".", color=SOFT, zorder=1)
         if len(sound) < len(own):
@@ -66,9 +55,9 @@ def _values(ax: Any, values: np.ndarray, interval: Interval, colors: Sequence[An
     ax.invert_yaxis()
 
 
-def _curves(ax: Any, curves: Mapping[str, np.ndarray], colors: Sequence[Any], metric: str, mode: str) -> None:
+def _curves(ax: Any, curves: Mapping[str, np.ndarray], colors: Any, metric: str, mode: str) -> None:
     """What the best of k members leads to."""
-    for color, (name, curve) in zip(colors, curves.items(), strict=True):
+    for color, (name, curve) in zip(colors, curves.items(), strict=False):
         ax.plot(range(1, len(curve) + 1), curve, color=color, label=name, marker="o" if len(curve) == 1 else "")
     every = np.concatenate(list(curves.values()))
     finite = every[np.isfinite(every)]

@@ -60,12 +60,9 @@ def plot_by(panels: Panels, x: str, by: str) -> Any:
 
 def _figure(panels: Panels, drawings: Sequence[Draw], columns: int, width: float, is_below: bool = True) -> Any:
     """A figure with panels of the same width in so many columns, and the legend below or beside them."""
-    plt = pyplot("Results.plot", "sweeps")
-    rows = -(-len(drawings) // columns)
-    # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
-    height = (0.8 if is_below else 0.6) * width
-    figure = plt.figure(figsize=(0.6 + width * columns, 0.4 + height * rows), layout="constrained")
-    with plt.rc_context(STYLE):
+    rows, height = -(-len(drawings) // columns), (0.8 if is_below else 0.6) * width
+
+    def draw_all(figure: Any) -> None:
         for k, draw in enumerate(drawings):
             draw(figure.add_subplot(rows, columns, k + 1), panels)
         if legend := panels.legend:
@@ -74,6 +71,23 @@ def _figure(panels: Panels, drawings: Sequence[Draw], columns: int, width: float
             if is_below:
                 options = {"loc": "outside lower center", "ncols": _legend_columns(labels, figure.get_figwidth())}
             figure.legend([*legend.values()], labels, **options)
+
+    return figure_of("Results.plot", (0.6 + width * columns, 0.4 + height * rows), draw_all)
+
+
+def figure_of(name: str, size: tuple[float, float], draw: Callable[[Any], None]) -> Any:
+    """A figure in the style of the library, which a notebook shows once.
+
+    Args:
+        name: the function that the user called.
+        size: the width and the height.
+        draw: draws the figure.
+    """
+    # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
+    plt = pyplot(name, "sweeps")
+    figure = plt.figure(figsize=size, layout="constrained")
+    with plt.rc_context(STYLE):
+        draw(figure)
         # Matplotlib reads some settings when it draws, outside of this context; drawing once fixes them.
         figure.draw_without_rendering()
     figure._ipython_display_ = functools.partial(_show_in_notebook, figure)
@@ -220,12 +234,17 @@ def set_heights(ax: Any, limits: tuple[float, float] | None, mode: str) -> None:
         ax.set(ylim=(0, 1), yticks=[])
         ax.text(0.5, 0.5, "all runs diverged", transform=ax.transAxes, ha="center", color=GREY)
         return
+    set_range(ax, "y", limits, mode)
+
+
+def set_range(ax: Any, which: str, limits: tuple[float, float], mode: str) -> None:
+    """The axis `"x"` or `"y"` for values in a range."""
     is_log = has_tens(*limits, mode)
     low, high = padded(*limits, is_log)
     if is_log:
-        ax.set_yscale("log")
-        _name(ax.yaxis, ticks_of(low, high))
-    ax.set_ylim(low, high)
+        ax.set(**{f"{which}scale": "log"})
+        _name(getattr(ax, f"{which}axis"), ticks_of(low, high))
+    ax.set(**{f"{which}lim": (low, high)})
 
 
 def _name(axis: Any, ticks: Sequence[float] | None) -> None:
