@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -228,9 +228,7 @@ class Comparison:
         Raises:
             ImportError: if matplotlib is not installed.
         """
-        curves = {name: self.expected(name) for name in self.names}
-        differences = self.differences
-        return plot_comparison(self.names, self.values, self.intervals, differences, curves, self.test, self.mode)
+        return plot_comparison(self)
 
     def _index(self, name: str) -> int:
         if name not in self.names:
@@ -325,18 +323,25 @@ def compare(
         below = None if folder is None else Path(folder) / what
         return train_all(experiment, Settings(chunk, memory, below, tags, progress))
 
+    def ranked() -> tuple[dict[str, list[int]], dict[str, dict[str, bool]]]:
+        """The members of each name, the best first, and the edges at which the best one is."""
+        costs = search._costs(metric, mode=mode)
+        members = {name: np.flatnonzero([owner == name for owner in owners]) for name in spaces}
+        edges = {name: spaces[name].edges(at[name], int(costs[places].argmin())) for name, places in members.items()}
+        return {name: places[costs[places].argsort(kind="stable")].tolist() for name, places in members.items()}, edges
+
     draws = {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()}
     search = trained({name: sweep for name, (sweep, _) in draws.items()}, "search", of_search, 1)
     owners = [name for name, (sweep, _) in draws.items() for _ in sweep]
     at = {name: quantiles for name, (_, quantiles) in draws.items()}
-    best, edges = _best(spaces, search, owners, at, metric, mode)
+    best, edges = ranked()
     draws = {name: spaces[name].extended(x, _key_of(of_search, name, 1), -(-budget // 2)) for name, x in edges.items()}
     if extend and (more := {name: x for name, x in draws.items() if x is not None}):
         beyond = trained({name: sweep for name, (sweep, _) in more.items()}, "search", of_search, 1)
         search = _with_members(concat([search.sweep, beyond.sweep]), lambda *x: np.concatenate(x), search, beyond)
         owners += [name for name, (sweep, _) in more.items() for _ in sweep]
         at |= {name: np.concatenate([at[name], quantiles]) for name, (_, quantiles) in more.items()}
-        best, edges = _best(spaces, search, owners, at, metric, mode)
+        best, edges = ranked()
     results = trained({name: search.sweep[places[:1]] for name, places in best.items()}, "seeds", of_seeds, seeds)
     metric = search._metric(metric)[0]
     test = metric if test is None else test
@@ -381,30 +386,6 @@ def _check_spaces(spaces: Any) -> None:
 def _key_of(key: PRNGKeyArray, name: str, fold: int = 0) -> PRNGKeyArray:
     """The key of a name, so that the members of an optimizer don't depend on the others."""
     return jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(name.encode())), fold)
-
-
-def _best(
-    spaces: Mapping[str, SearchSpace],
-    search: Results,
-    owners: Sequence[str],
-    at: Mapping[str, np.ndarray],
-    metric: str | None,
-    mode: str,
-) -> tuple[dict[str, list[int]], dict[str, dict[str, bool]]]:
-    """The members of each name, the best first, and the edges at which the best one is.
-
-    Args:
-        spaces: the space of each name.
-        search: the results of all members.
-        owners: the name of each member.
-        at: the quantiles of the members of each name.
-        metric: the metric that decides.
-        mode: whether small or large values are good.
-    """
-    costs = search._costs(metric, mode=mode)
-    members = {name: np.flatnonzero([owner == name for owner in owners]) for name in spaces}
-    edges = {name: spaces[name].edges(at[name], int(costs[places].argmin())) for name, places in members.items()}
-    return {name: places[costs[places].argsort(kind="stable")].tolist() for name, places in members.items()}, edges
 
 
 def _with_members(sweep: Sweep, change: Callable[..., np.ndarray], *parts: Results) -> Results:

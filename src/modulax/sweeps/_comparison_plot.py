@@ -1,6 +1,6 @@
 """The picture of a comparison: the metric of each optimizer, and what each tuning budget leads to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,30 +10,22 @@ from ._plots import CATEGORIES, SOFT, figure_of, set_heights, set_range
 from ._statistics import Interval, difference
 
 
-def plot_comparison(
-    names: Sequence[str],
-    values: np.ndarray,
-    interval: Interval,
-    differences: Interval,
-    curves: Mapping[str, np.ndarray],
-    metric: str,
-    mode: str,
-) -> Any:
+def plot_comparison(comparison: Any) -> Any:
     """The figure of `Comparison.plot`."""
-    n = len(names)
-    plt = pyplot("Comparison.plot", "sweeps")
+    names, metric, mode = comparison.names, comparison.test, comparison.mode
+    n, plt = len(names), pyplot("Comparison.plot", "sweeps")
     colors = CATEGORIES if n <= len(CATEGORIES) else plt.get_cmap("turbo")(np.linspace(0, 0.95, n))
 
     def draw(figure: Any) -> None:
         left, middle, right = figure.subplots(1, 3)
-        _values(left, values, interval, colors, mode)
+        _values(left, comparison.values, comparison.intervals, colors, mode)
         left.set_yticks(range(n), names)
         left.set(xlabel=metric, title="chosen, on new seeds")
-        from_best = Interval(*(part[:, 0] for part in differences))
-        _values(middle, difference(values, values[:1]), from_best, colors, mode)
+        from_best = Interval(*(part[:, 0] for part in comparison.differences))
+        _values(middle, difference(comparison.values, comparison.values[:1]), from_best, colors, mode)
         middle.axvline(0.0, color=SOFT, linewidth=0.8, zorder=0)
         middle.set(yticks=[], xlabel=f"difference in {metric}", title=f"from {names[0]}, with the same seed")
-        _curves(right, curves, colors, metric, mode)
+        _curves(right, {name: comparison.expected(name) for name in names}, colors, metric, mode)
 
     return figure_of("Comparison.plot", (11.0, max(2.6, 0.9 + 0.26 * n)), draw)
 
