@@ -26,7 +26,7 @@ from ._folder import Folder
 from ._hooks import Hook, Hooks, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
-from ._over import Over, trainings
+from ._over import Over, in_shapes, trainings
 from ._population import Lane, Structure, arrays_by_path, structures
 from ._progress import Progress
 from ._results import Results, blanks, csv_of, diverged_in
@@ -74,7 +74,7 @@ class Experiment:
         name: str = "sweeps.run",
         own_keys: bool = False,
     ):
-        if not isinstance(training, Over):
+        if in_shapes(training) is None:
             check_training(name, training, segments)  # first: the two may have been swapped
         self.sweep, of_groups = trainings(name, as_sweep(sweep), training)
         for of_one in of_groups:

@@ -64,7 +64,7 @@ class AbstractSpace(abc.ABC):
         return hash((type(self), *vars(self).values()))
 
 
-class _Interval(AbstractSpace):
+class _AbstractInterval(AbstractSpace):
     """The numbers between two bounds."""
 
     is_log = False
@@ -81,7 +81,7 @@ class _Interval(AbstractSpace):
         return Parameter(name, "FloatDistribution", bounds, lambda x: x)
 
 
-class Uniform(_Interval):
+class Uniform(_AbstractInterval):
     """Uniform between `low` and `high`."""
 
     def at(self, u: float) -> float:
@@ -97,7 +97,7 @@ class Uniform(_Interval):
         return Uniform(self.low - share * reach, self.low) if reach else None
 
 
-class LogUniform(_Interval):
+class LogUniform(_AbstractInterval):
     """Uniform in the logarithm between `low` and `high`, for learning rates and other scales."""
 
     is_log = True
