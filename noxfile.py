@@ -378,9 +378,9 @@ def benchmarks(session: nox.Session) -> None:
 
 @nox.session
 def optimizers(session: nox.Session) -> None:
-    """Compare 14 optimizers on four small trainings, and write benchmarks/OPTIMIZERS.md; takes more than an hour.
+    """Compare 14 optimizers on four small trainings, and write benchmarks/OPTIMIZERS.md; takes hours on two cores.
 
-    `-- --folder runs` goes on after an interruption, `-- --only gpt` takes one training, `-- --quick` tries two.
+    `-- --folder runs` goes on after an interruption, `-- --only gpt` makes one training again, `-- --quick` tries two.
     `-- --steps` only counts the steps to AdamW's loss again.
     """
     install(session, "benchmarks", "-e", f".{EVERY_EXTRA}")

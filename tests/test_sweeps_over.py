@@ -53,8 +53,9 @@ def test_shapes_are_columns_of_one_sweep_and_of_its_folder(tmp_path: Path, monke
     stored = sweeps.load(folder)
     assert stored.sweep.table() == results.sweep.table()
     np.testing.assert_array_equal(stored["loss"], results["loss"])
-    # Chosen members keep their shapes, so that these runs are there.
+    # These runs are there, in whatever order; chosen members keep their shapes.
     trained.clear()
+    sweeps.run(SWEEP, sweeps.over(train_of, noise=["uniform"], width=[5, 2]), **options)
     chosen = sweeps.concat([results.sweep[[10]], results.sweep[:1]])
     again = sweeps.run(chosen, both, **options)
     np.testing.assert_array_equal(again["loss"], results["loss"][[10, 0]])

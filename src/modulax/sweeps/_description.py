@@ -26,7 +26,12 @@ def described(member: AbstractTransform, shape: Mapping[str, Any] | None = None)
     numbers = [hashlib.sha256(fetched(x).tobytes()).hexdigest()[:16] for x in arrays]
     text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(f"{member:all}".split()))
     text = f"{text} with {', '.join(numbers)}" if numbers else text
-    return f"{text} in {shape}" if shape else text
+    return f"{text} in {dict(sorted(shape.items()))}" if shape else text
+
+
+def without_numbers(member: AbstractTransform, shape: Mapping[str, Any] | None = None) -> str:
+    """The description of a member with zeros for all numbers: members of one structure have the same."""
+    return described(jtu.tree_map(np.zeros_like, member), shape)
 
 
 def name_of(*parts: Any) -> str:

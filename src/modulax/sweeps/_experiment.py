@@ -21,7 +21,7 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, one_line
 from .._support.keys import is_key_data, is_typed_key
-from ._description import described, name_of
+from ._description import described, name_of, without_numbers
 from ._folder import Folder
 from ._hooks import Hook, Hooks, Row, rows_of
 from ._loaded import loaded
@@ -142,9 +142,8 @@ class Experiment:
         if folder.path is not None:
             programs = defaultdict[str, list[str]](list)
             for structure, program in zip(self.structures, self._programs, strict=True):
-                # With zeros for all numbers, members of one structure have the same description.
-                zeros = jtu.tree_map(np.zeros_like, structure.group.members[0])
-                programs[described(zeros, shown_shape(structure.group.shape))].append(program)
+                group = structure.group
+                programs[without_numbers(group.members[0], shown_shape(group.shape))].append(program)
             for place, member in enumerate(self._member_names):
                 programs[member].append(self._programs[self._structure_of[place]])
             calls = folder.notes["calls"]

@@ -67,8 +67,8 @@ def run(
 
     Raises:
         TypeError: if `train` returns no arrays, or reads a traced value as a Python number.
-        ValueError: if the metrics differ between structures or shapes, if `train` takes the next batch of an iterator,
-            or if the folder is that of another training, or in use.
+        ValueError: if the metrics differ between structures, if `train` takes the next batch of an iterator, or if the
+            folder is that of another training, or in use.
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)
