@@ -97,6 +97,7 @@ THOROUGH = (
     "test_convergence.py",
     "test_lbfgs.py",
     "test_linesearch*.py",
+    "test_sweeps_data.py",
     "test_sweeps_folder.py",
     "test_sweeps_searching.py",
     "test_checkpoint_groups.py",

@@ -35,7 +35,7 @@ from projections import projections
 from small_costs import imports, inits, reading
 from spikes import spikes
 from stacked import stacked
-from sweeps import sweep_searches, sweep_times
+from sweeps import streamed_data, sweep_searches, sweep_times
 from sweeps_search import hypergradients, range_test, with_optuna
 
 import modulax
@@ -283,6 +283,7 @@ PARTS = {
     "sweep": sweep,
     "sweeps": sweep_times,
     "searches": sweep_searches,
+    "streamed data": streamed_data,
     "range test": range_test,
     "hypergradients": hypergradients,
     "optuna": with_optuna,

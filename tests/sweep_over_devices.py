@@ -23,11 +23,11 @@ def start(optimizer: Any, key: jax.Array) -> Any:
     return weights, optimizer.init(weights), key, half
 
 
-def advance(optimizer: Any, carry: Any) -> Any:
+def advance(optimizer: Any, carry: Any, scale: Any = 1.0) -> Any:
     weights, state, key, half = carry
     key, used = jax.random.split(key)
     noise = jax.random.normal(used, weights.shape)
-    updates, state = optimizer.update(2 * weights + 0.1 * noise, state, weights)
+    updates, state = optimizer.update(2 * scale * weights + 0.1 * noise, state, weights)
     weights = weights + updates
     half = half + weights[:3].astype(jnp.bfloat16)
     return (weights, state, key, half), {"loss": jnp.sum(weights**2), "half": half}
@@ -56,8 +56,9 @@ def main() -> None:
     stopped = run(chunk=8, on_segment=stop_first)
     assert stopped.segments.tolist() == [2, *[3] * 7, 2, 3]
     assert len(seen) == (0 if process else (MEMBERS * SEGMENTS - 2) * SEEDS)
-    run(segments=2, chunk=8, folder=folder / "sweep")
-    resumed = run(folder=folder / "sweep")
+    data: Any = lambda segment: np.float32(1)  # which every process reads  # noqa: E731
+    run(segments=2, chunk=8, folder=folder / "sweep", data=data)
+    resumed = run(folder=folder / "sweep", data=data)
     assert resumed.chunk == few.chunk == (8,), (resumed.chunk, few.chunk)
     for a, b in zip(jax.tree.leaves(few.metrics), jax.tree.leaves(resumed.metrics), strict=True):
         np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=1e-6)

@@ -17,6 +17,7 @@ from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, check_option
 from .._support.tables import html_table, table
 from ._comparison_plot import plot_comparison
+from ._data import as_data
 from ._experiment import Experiment, Settings, checked_key
 from ._html import text_of
 from ._panels import REDUCTIONS
@@ -25,7 +26,7 @@ from ._run import train_all
 from ._spaces import AbstractSpace, check_spaces, drawn, seed_of
 from ._statistics import Interval, best_of, intervals
 from ._sweep import Sweep, check_optimizer, concat
-from ._training import Train, Trainable
+from ._training import Train, Trainable, placement
 
 _REDUCTIONS = ("mean", "median")
 
@@ -249,6 +250,7 @@ def compare(
     extend: bool = True,
     key: PRNGKeyArray | None = None,
     segments: int = 1,
+    data: Any = None,
     chunk: int | None = None,
     devices: Any = None,
     memory: float | int | None = None,
@@ -295,6 +297,7 @@ def compare(
         extend: whether to draw members beyond an edge at which the best one is.
         key: random key, from which those of the search and of the new seeds are made.
         segments: the number of segments of a `Trainable`.
+        data: as in `run`; read again for the extension and the new seeds, so that an iterator needs a cursor.
         chunk: as in `run`.
         devices: as in `run`.
         memory: as in `run`.
@@ -313,10 +316,19 @@ def compare(
     check_option("sweeps.compare", "reduce", reduce, _REDUCTIONS)
     key = checked_key("sweeps.compare", key)
     of_search, of_seeds = jax.random.split(key)
+    if (shared := as_data(data, placement(devices))) is not None:
+        shared.check_goes_back("`sweeps.compare` reads the data again for the new seeds")
 
     def trained(parts: Mapping[str, Any], what: str, key: PRNGKeyArray, seeds: int) -> Results:
         experiment = Experiment(
-            concat(parts), train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.compare"
+            concat(parts),
+            train,
+            seeds=seeds,
+            key=key,
+            devices=devices,
+            segments=segments,
+            data=shared,
+            name="sweeps.compare",
         )
         for name in (metric, test if test is not None else metric):
             experiment.results().scores(name, mode=mode)  # an error if there is no such metric

@@ -1,4 +1,4 @@
-"""Descriptions: a member of a sweep as text, by which a folder recognizes it, and the first difference."""
+"""Descriptions: of members, by which a folder recognizes them, of arrays, and the first difference between two."""
 
 import hashlib
 import re
@@ -7,8 +7,10 @@ from typing import Any
 
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import PyTree
 
 from .._protocol.transform import AbstractTransform
+from ..tree._paths import dotted
 from ._program import fetched
 
 
@@ -37,6 +39,15 @@ def without_numbers(member: AbstractTransform, shape: Mapping[str, Any] | None =
 def name_of(*parts: Any) -> str:
     """A short name that differs if the parts differ."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def arrays_by_path(tree: PyTree, whole: str = "the whole") -> dict[str, str]:
+    """The dtype and shape of every array, by dotted path; `whole` is the name of a tree that is one array."""
+    found: dict[str, str] = {}
+    for path, x in jtu.tree_leaves_with_path(tree):
+        name = dotted(path) or whole
+        found[jtu.keystr(path) if name in found else name] = f"{x.dtype}{list(x.shape)}"
+    return found
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

@@ -21,13 +21,14 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, one_line
 from .._support.keys import is_key_data, is_typed_key
-from ._description import described, name_of, without_numbers
+from ._data import as_data
+from ._description import arrays_by_path, described, name_of, without_numbers
 from ._folder import Folder
 from ._hooks import Hook, Hooks, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
 from ._over import Over, in_shapes, trainings
-from ._population import Lane, Structure, arrays_by_path, structures
+from ._population import Lane, Structure, structures
 from ._progress import Progress
 from ._results import Results, blanks, csv_of, diverged_in
 from ._runs import Batch, Carries, Place, Runs, Start
@@ -58,6 +59,7 @@ class Experiment:
         key: the random key of the sweep, which is split into those of the seeds.
         devices: the devices, a number of them, or None for all.
         segments: the number of segments.
+        data: the data of the segments, as the user gives them; or None.
         name: the function that the user called, for error messages.
         own_keys: whether every member has keys of its own, in place of the same ones.
     """
@@ -71,14 +73,16 @@ class Experiment:
         key: PRNGKeyArray | None,
         devices: Any,
         segments: int,
+        data: Any = None,
         name: str = "sweeps.run",
         own_keys: bool = False,
     ):
+        has_data = data is not None
         if in_shapes(training) is None:
-            check_training(name, training, segments)  # first: the two may have been swapped
+            check_training(name, training, segments, has_data=has_data)  # first: the two may have been swapped
         self.sweep, of_groups = trainings(name, as_sweep(sweep), training)
         for of_one in of_groups:
-            check_training(name, of_one, segments)
+            check_training(name, of_one, segments, has_data=has_data)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
         self.members: list[AbstractTransform] = list(self.sweep)
@@ -87,7 +91,9 @@ class Experiment:
         self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
         self.where, self._own_keys = placement(devices), own_keys
         shape = jax.ShapeDtypeStruct(self.keys.shape[1 + own_keys :], self.keys.dtype)
-        self.structures = structures(of_groups, self.sweep.groups, shape, self.where, own_keys=own_keys)
+        self.data = as_data(data, self.where)
+        groups = self.sweep.groups
+        self.structures = structures(of_groups, groups, shape, self.where, own_keys=own_keys, data=self.data)
         self._structure_of = {place: i for i, group in enumerate(self.sweep.groups) for place in group.places}
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
         self.metrics = arrays_by_path(self.structures[0].metrics, "metric")
@@ -120,6 +126,7 @@ class Experiment:
             Folder(settings.folder) as folder,
             Progress(settings.progress) as self.bar,
             Hooks(settings.on_segment, may_stop=kind != "pbt") as self.hooks,
+            self.reading(folder),
         ):
             self.runs = Runs(folder)
             # All processes have read the folder when the first one writes to it, since all must take part in this.
@@ -133,6 +140,10 @@ class Experiment:
                 if settings.folder is not None:
                     self.bar.say(f"Interrupted. Run it again to go on from `folder={str(settings.folder)!r}`.")
                 raise
+
+    def reading(self, folder: Folder) -> contextlib.AbstractContextManager[None]:
+        """Read the data ahead, if there are any."""
+        return contextlib.nullcontext() if self.data is None else self.data.reading(folder, self.total)
 
     def _describe(self, kind: str, search: Any) -> None:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
@@ -220,7 +231,7 @@ class Experiment:
         if self.hooks.hooks:
             self._table, self._so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
             self.runs.fill(self._so_far, self._trained)
-        for batch in batches:
+        for batch, end in self._turns(batches, last):
             rows, seeds = [where[row[0]][0] for row in batch.runs], [where[run][1] for run in batch.runs[0]]
             batch.lane = lane = batch.lane or self._lane(batch, rows, seeds)
             if lane.carry is None and batch.done > 0:
@@ -229,23 +240,34 @@ class Experiment:
                 lane.carry = self.runs.gathered(lane, of_runs) if is_new else self.runs.carry(batch, lane)
             if batch.done == batch.first:
                 prepare(lane, rows)
-            while batch.done < last and (self.ends[rows] > batch.done).any():
+            while batch.done < end and (self.ends[rows] > batch.done).any():
                 metrics = lane.advance(batch.done)
                 # Before the segment is written: after a kill between the two, the hooks get it again, and miss nothing.
                 self._call_hooks(batch, rows, seeds, metrics)
                 self.runs.write(batch, metrics, lane)
                 self.runs.tidy(spent or ())
                 self.bar.advance(len(batch.places()))
-            self.bar.advance(len(batch.places()) * (last - batch.done))
-            if not keeps:
+            if not keeps and end == last:
                 batch.lane = None  # frees the memory
             elif len(batches) > 1:
                 lane.leave()
             if time.monotonic() > self._next_table:
                 self._save_table()
+        self.bar.advance(sum(len(batch.places()) * (last - batch.done) for batch in batches))  # that were stopped
         for batch in self.runs.batches:
-            batch.lane = batch.lane if batch in batches else None
+            batch.lane = batch.lane if keeps and batch in batches else None
         self.segments[places] = np.minimum(self.ends[places], last)
+
+    def _turns(self, batches: Sequence[Batch], last: int) -> Iterator[tuple[Batch, int]]:
+        """The batches in the order in which they are trained, and up to which segment each is.
+
+        With data, a segment is trained in all batches before the next one is read.
+        """
+        if self.data is None:
+            yield from ((batch, last) for batch in batches)
+            return
+        for segment in range(min((batch.done for batch in batches), default=last), last):
+            yield from ((batch, segment + 1) for batch in batches if batch.done == segment)
 
     def _call_hooks(self, batch: Batch, places: list[int], seeds: list[int], metrics: list[np.ndarray]) -> None:
         """Call the hooks with the runs of a batch that are not stopped, and note which ones they stop.
@@ -397,22 +419,23 @@ def checked_key(name: str, key: Any) -> PRNGKeyArray:
     return key
 
 
-def check_training(name: str, training: Any, segments: int) -> None:
+def check_training(name: str, training: Any, segments: int, *, has_data: bool) -> None:
     """Raise an error if the training can't be called, or can't be cut into segments."""
     if (trainable := in_segments(training)) is not None:
         check_arguments("start", trainable.start, "start(optimizer, key)")
-        number = ", segment" if takes_number(trainable.advance) else ""
-        check_arguments("advance", trainable.advance, f"advance(optimizer, carry{number})")
+        third = ", batch" if has_data else ", segment" if takes_number(trainable.advance) else ""
+        check_arguments("advance", trainable.advance, f"advance(optimizer, carry{third})")
         return
     if not callable(training) or isinstance(training, AbstractTransform):
         raise TypeError(
             f"`{name}` needs the training as a function, `train(optimizer, key)`, or as a "
             f"`sweeps.Trainable(start, advance)`; got {training!r}."
         )
-    if segments != 1:
+    if segments != 1 or has_data:
+        what = "data=..." if has_data else f"segments={segments}"
         raise ValueError(
-            f"`{name}(segments={segments})` needs a training that can be cut into segments: "
-            f"`sweeps.Trainable(start, advance)` in place of a function."
+            f"`{name}({what})` needs a training that can be cut into segments: `sweeps.Trainable(start, advance)` in "
+            f"place of a function."
         )
     check_arguments("train", training, "train(optimizer, key)")
 

@@ -4,6 +4,7 @@
     results.csv             the last values of all runs, for people
     metrics/003-0007.npz    the metrics of segment 7 of batch 3
     carries/003-0007        its carries after it, an orbax checkpoint; only the last is kept
+    data/0008               the pickled cursor of `data` before segment 8, if it has one; all are kept
     lock                    locked by the process that trains, which it names
 
 Files appear under their name when they are complete. The carries of a segment are written before its metrics: a segment
@@ -191,6 +192,19 @@ class Folder:
             np.savez(file, *metrics)  # bfloat16 as bytes, which `metrics` reads as such
         os.replace(temporary, self._metrics(batch, segment))
 
+    def cursor(self, segment: int) -> bytes | None:
+        """Read the cursor of the data before a segment; None if there is none."""
+        path = self._cursor(segment)
+        return path.read_bytes() if self.path is not None and path.exists() else None
+
+    def keep_cursor(self, segment: int, cursor: bytes | None) -> None:
+        """Write the cursor of the data before a segment, unless it is there: all runs get the same data."""
+        path = self._cursor(segment)
+        if self.path is not None and _writes() and cursor is not None and not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.with_suffix(".new").write_bytes(cursor)
+            os.replace(path.with_suffix(".new"), path)
+
     def take(self, other: "Folder", old: str, new: str, segments: Sequence[int]) -> None:
         """Copy the segments of a batch from another folder: the last carries, then the metrics in their order."""
         if other.has_carry(old, segments[-1]):
@@ -215,6 +229,9 @@ class Folder:
 
     def _metrics(self, batch: str, segment: int) -> Path:
         return Path(self.path or "", "metrics", f"{batch}-{segment:04d}.npz")
+
+    def _cursor(self, segment: int) -> Path:
+        return Path(self.path or "", "data", f"{segment:04d}")
 
     def _carry(self, batch: str, segment: int) -> Path:
         return Path(self.path or "", "carries", f"{batch}-{segment:04d}")

@@ -29,6 +29,7 @@ def halving(
     reduce: str = "mean",
     seeds: int = 1,
     key: PRNGKeyArray | None = None,
+    data: Any = None,
     chunk: int | None = None,
     devices: Any = None,
     memory: float | int | None = None,
@@ -65,6 +66,7 @@ def halving(
         reduce: `"mean"`, `"median"`, `"min"` or `"max"` over the seeds.
         seeds: the number of seeds.
         key: random key, as in `run`.
+        data: as in `run`.
         chunk: how many members are trained at a time. By default `1 / factor**2` of the members, or fewer if these
             don't fit into the memory, so that one program serves the first three rungs.
         devices: as in `run`.
@@ -85,7 +87,7 @@ def halving(
     check_integer("sweeps.halving", "factor", factor, least=2)
     ends = _ends(rungs, factor)
     experiment = Experiment(
-        sweep, trainable, seeds=seeds, key=key, devices=devices, segments=ends[-1], name="sweeps.halving"
+        sweep, trainable, seeds=seeds, key=key, devices=devices, segments=ends[-1], data=data, name="sweeps.halving"
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error before anything is trained
     work = _work(ends, len(experiment.sweep), factor)

@@ -1,6 +1,7 @@
 """Results without the code that made them: what a folder says of its runs, and folders put together."""
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -137,6 +138,8 @@ def merge(into: str | os.PathLike[str], *folders: str | os.PathLike[str]) -> Res
 def _add(runs: Runs, others: Runs) -> None:
     runs.describe(others.folder.notes)
     runs.folder.save()  # also if it has all runs already
+    for segment in itertools.takewhile(lambda n: others.folder.cursor(n) is not None, itertools.count()):
+        runs.folder.keep_cursor(segment, others.folder.cursor(segment))
     calls = runs.folder.notes["calls"]
     for batch in others.batches:
         if batch.done > batch.first and any(runs.finished(run) < batch.done for run in batch.places()):

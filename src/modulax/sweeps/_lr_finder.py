@@ -108,6 +108,7 @@ def lr_finder(
     seeds: int = 1,
     key: PRNGKeyArray | None = None,
     segments: int = 1,
+    data: Any = None,
     chunk: int | None = None,
     devices: Any = None,
     memory: float | int | None = None,
@@ -156,6 +157,7 @@ def lr_finder(
         seeds: the number of seeds for each rate.
         key: random key, as in `run`.
         segments: the number of segments of a `Trainable`.
+        data: as in `run`.
         chunk: as in `run`.
         devices: as in `run`.
         memory: as in `run`.
@@ -183,7 +185,7 @@ def lr_finder(
     rates = np.geomspace(low, high, n)
     sweep = grid(optimizer, **{name: rates})
     experiment = Experiment(
-        sweep, train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.lr_finder"
+        sweep, train, seeds=seeds, key=key, devices=devices, segments=segments, data=data, name="sweeps.lr_finder"
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
     results = train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment))

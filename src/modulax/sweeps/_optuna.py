@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
 from ._experiment import Experiment
+from ._folder import Folder
 from ._hooks import Hook, Hooks, Row, rows_of
 from ._memory import budget_of, fitting
 from ._population import Lane
@@ -84,6 +85,7 @@ def optuna(
     seeds: int = 1,
     key: PRNGKeyArray | None = None,
     segments: int = 1,
+    data: Any = None,
     devices: Any = None,
     memory: float | int | None = None,
     progress: bool = True,
@@ -125,6 +127,7 @@ def optuna(
         seeds: the number of seeds with which each trial is trained.
         key: random key, as in `run`; the sampler has its own seed.
         segments: the number of segments of a `Trainable`.
+        data: as in `run`; read again for each batch of trials, so that an iterator needs a cursor.
         devices: as in `run`.
         memory: as in `run`; if a batch doesn't fit, it is trained in parts.
         progress: as in `run`.
@@ -148,10 +151,12 @@ def optuna(
     ours = _Study(study, optimizer, spaces, names)
     middle = combined("sweeps.optuna", optimizer, spaces, [[space.at(0.5) for space in spaces.values()]])
     experiment = Experiment(
-        middle, train, seeds=seeds, key=key, devices=devices, segments=segments, name="sweeps.optuna"
+        middle, train, seeds=seeds, key=key, devices=devices, segments=segments, data=data, name="sweeps.optuna"
     )
+    if experiment.data is not None:
+        experiment.data.check_goes_back("`sweeps.optuna` reads the data again for each batch of trials")
     search = _Search(ours, experiment, reduce, batch, memory)
-    with Progress(progress) as search.bar, Hooks(on_segment) as search.hooks:
+    with Progress(progress) as search.bar, Hooks(on_segment) as search.hooks, experiment.reading(Folder(None)):
         remaining = trials - len(ours.finished())
         search.bar.total(max(remaining, 0) * segments)
         while remaining > 0 and not ours.is_exhausted:

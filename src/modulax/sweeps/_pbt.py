@@ -33,6 +33,7 @@ def pbt(
     exploit: float = 0.25,
     mode: str = "min",
     key: PRNGKeyArray | None = None,
+    data: Any = None,
     chunk: int | None = None,
     devices: Any = None,
     memory: float | int | None = None,
@@ -66,6 +67,7 @@ def pbt(
         exploit: the fraction of the members that is replaced after each segment, and from which they are replaced.
         mode: `"min"` if small values are good, `"max"` if large ones are.
         key: random key; by default `jax.random.key(0)`.
+        data: as in `run`.
         chunk: as in `run`.
         devices: as in `run`.
         memory: as in `run`.
@@ -92,7 +94,7 @@ def pbt(
     functions = {name: _as_function(name, change) for name, change in explore.items()}
     changes = {path: functions[name] for name, of_name in paths.items() for path in of_name}
     experiment = Experiment(
-        population, trainable, key=key, devices=devices, segments=segments, name="sweeps.pbt", own_keys=True
+        population, trainable, key=key, devices=devices, segments=segments, data=data, name="sweeps.pbt", own_keys=True
     )
     experiment.results().scores(metric)  # an error before anything is trained
     search = [sorted((name, _text(x)) for name, x in explore.items()), exploit, metric or "", mode]

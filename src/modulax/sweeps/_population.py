@@ -19,7 +19,8 @@ from .._support.checks import listing
 from .._support.keys import is_typed_key
 from ..tree._paths import Names, dotted, named_leaves
 from ..tree._state import states_with_names
-from ._description import first_difference
+from ._data import Data
+from ._description import arrays_by_path, first_difference
 from ._memory import exhausted, peak
 from ._program import content_of, fetched
 from ._sweep import Group, Members, stacked
@@ -53,6 +54,7 @@ class Structure:
         key: the shape of a random key.
         where: the devices.
         own_keys: whether the keys are `[member, seed]`, in place of `[seed]` for all members.
+        data: what `advance` gets of the data of a segment.
         again: whether the training is traced again, to see that this gives the same program.
     """
 
@@ -64,6 +66,7 @@ class Structure:
         where: Placement,
         *,
         own_keys: bool = False,
+        data: Data | None = None,
         again: bool = True,
     ):
         self.group, self.key, self.where = group, key, where
@@ -73,7 +76,7 @@ class Structure:
         self.start: LaneProgram | None = None
         self.names: list[Names] = []  # of the leaves of the carry
         self.params: str | None = None
-        self.has_number = False  # that of the segment, among the arguments
+        self._data, self._has_number = data, False  # that of the segment, among the arguments
         segments = in_segments(training)
         if segments is not None:
             self._trace_segments(segments, optimizer, again)
@@ -96,9 +99,9 @@ class Structure:
             static.extend([jax.tree.map(_key_type, arrays), rest])
             return jax.tree.map(key_as_data, arrays)
 
-        def advance(optimizer: PyTree, data: PyTree, *number: Any) -> tuple[PyTree, PyTree]:
-            arrays = jax.tree.map(_as_key, data, static[0])
-            out = go_on(optimizer, eqx.combine(arrays, static[1]), *number)
+        def advance(optimizer: PyTree, carry: PyTree, *shared: Any) -> tuple[PyTree, PyTree]:
+            arrays = jax.tree.map(_as_key, carry, static[0])
+            out = go_on(optimizer, eqx.combine(arrays, static[1]), *shared)
             if not isinstance(out, tuple) or len(out) != 2:
                 what = f"a tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
                 raise TypeError(f"`advance` must return a pair, `(carry, metrics)`, and it returned {what}.")
@@ -109,13 +112,19 @@ class Structure:
         beginning = trace("start", start, optimizer, self.key, again=again)
         self.start = LaneProgram(beginning, [*self.numbers, self.key_axes], self.where)
         self.names, self.params = _names_of(beginning.result), _params_of(beginning.result)
-        self.has_number = takes_number(go_on)
-        number = [jax.ShapeDtypeStruct((), jnp.result_type(int))] * self.has_number
-        traced = trace("advance", advance, optimizer, beginning.result, *number, again=again)
+        self._has_number = self._data is None and takes_number(go_on)
+        shared = [self._data.shapes] if self._data else self.shared(0)
+        traced = trace("advance", advance, optimizer, beginning.result, *shared, again=again)
         self.metrics = traced.result[1]
         first, last = len(self.numbers), len(self.numbers) + len(self.names)
-        axes = [*self.numbers, *([CARRY] * len(self.names)), *([SHARED] * self.has_number)]
+        axes = [*self.numbers, *([CARRY] * len(self.names)), *([SHARED] * len(jtu.tree_leaves(shared)))]
         self.segment = LaneProgram(traced, axes, self.where, donated=range(first, last))
+
+    def shared(self, segment: int) -> list[Any]:
+        """The leaves that all members and seeds get in a segment: its data, or its number."""
+        if self._data is not None:
+            return self._data.take(segment)
+        return [np.asarray(segment, jnp.result_type(int))] * self._has_number
 
     def digest(self) -> str:
         """A short text that differs if the training is another program: its code, its data, or a function inside."""
@@ -124,7 +133,8 @@ class Structure:
 
     def needed(self, size: Size) -> int:
         """The bytes per device that a lane of this size needs at its peak; the program is compiled for that."""
-        return max(peak(program.compiled(size)) for program in (self.start, self.segment) if program is not None)
+        most = max(peak(program.compiled(size)) for program in (self.start, self.segment) if program is not None)
+        return most + (self._data.size if self._data else 0)  # the next segment, which is read meanwhile
 
     def carry_shapes(self, size: Size) -> list[jax.ShapeDtypeStruct]:
         """The shapes and placement of the carries, to restore them."""
@@ -155,15 +165,6 @@ def _key_type(x: Any) -> Any:
 
 def _as_key(data: Any, kind: Any) -> Any:
     return jax.random.wrap_key_data(data, impl=kind) if kind else data
-
-
-def arrays_by_path(tree: PyTree, whole: str = "the whole") -> dict[str, str]:
-    """The dtype and shape of every array, by dotted path; `whole` is the name of a tree that is one array."""
-    found: dict[str, str] = {}
-    for path, x in jtu.tree_leaves_with_path(tree):
-        name = dotted(path) or whole
-        found[jtu.keystr(path) if name in found else name] = f"{x.dtype}{list(x.shape)}"
-    return found
 
 
 def _check_carry(before: tuple[PyTree, PyTree], after: tuple[PyTree, PyTree]) -> None:
@@ -221,8 +222,7 @@ class Lane:
         n = len(self.structure.names)
         try:
             inputs = [self._keys()] if self.structure.start is None else self.current()
-            number = [np.asarray(segment, jnp.result_type(int))] * self.structure.has_number
-            out = self.structure.segment(self.size, [*self._arguments(), *inputs, *number])
+            out = self.structure.segment(self.size, [*self._arguments(), *inputs, *self.structure.shared(segment)])
             self.carry = out[:n]
             return [fetched(x)[: len(self.members)] for x in out[n:]]
         except jax.errors.JaxRuntimeError as error:
@@ -243,10 +243,13 @@ def structures(
     where: Placement,
     *,
     own_keys: bool,
+    data: Data | None = None,
 ) -> list[Structure]:
     """The training traced for every structure; an error if the metrics differ."""
-    rows = enumerate(zip(trainings, groups, strict=True))
-    traced = [Structure(training, group, key, where, own_keys=own_keys, again=i == 0) for i, (training, group) in rows]
+    traced = [
+        Structure(training, group, key, where, own_keys=own_keys, data=data, again=i == 0)
+        for i, (training, group) in enumerate(zip(trainings, groups, strict=True))
+    ]
     first, *others = traced
     for other in others:
         difference = first_difference(arrays_by_path(first.metrics), arrays_by_path(other.metrics))

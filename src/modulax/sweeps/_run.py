@@ -22,6 +22,7 @@ def run(
     seeds: int = 1,
     key: PRNGKeyArray | None = None,
     segments: int = 1,
+    data: Any = None,
     chunk: int | None = None,
     devices: Any = None,
     memory: float | int | None = None,
@@ -47,6 +48,11 @@ def run(
         key: random key, which is split into one per seed; by default `jax.random.key(0)`. A key of `rbg` draws
             different numbers in a batch than alone.
         segments: the number of segments of a `Trainable`.
+        data: the data of a `Trainable`, which need not fit in the memory: `advance(optimizer, carry, batch)` then gets
+            those of its segment, the same for all members and seeds. Give a function of the number of the segment,
+            which returns a pytree of arrays; or an iterator with an item for each segment, of grain or torch for
+            example. A thread reads each segment once, while the one before is trained, and chunks take turns after
+            every segment. With a folder, an iterator must have a cursor, which the folder keeps.
         chunk: the largest number of members to train at a time; the chunks are of equal size. By default, as many as
             fit in the memory of the devices, according to the compiler and the devices.
         devices: the devices over which the members are spread, or how many; by default all of `jax.devices()`, also
@@ -67,11 +73,11 @@ def run(
 
     Raises:
         TypeError: if `train` returns no arrays, or reads a traced value as a Python number.
-        ValueError: if the metrics differ between structures, if `train` takes the next batch of an iterator, or if the
-            folder is that of another training, or in use.
+        ValueError: if the metrics differ between structures, if `train` takes the next batch of an iterator, if `data`
+            ends, changes its shapes or can't be resumed, or if the folder is that of another training, or in use.
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
-    experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments)
+    experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments, data=data)
     return train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment))
 
 

@@ -66,8 +66,8 @@ class Trainable:
     Args:
         start: function of an optimizer and a random key that returns the carry.
         advance: function of an optimizer and the carry that returns the next carry and the metrics of the segment. If
-            it takes three arguments, the third is the number of the segment, from 0. That is the same for all members
-            and seeds, so that data which it determines are read once for all of them.
+            it takes three arguments, the third is the number of the segment, from 0, or with `data=` its data. That is
+            the same for all members and seeds.
     """
 
     start: Callable[[Any, PRNGKeyArray], PyTree]
@@ -158,8 +158,8 @@ def _check_pure(name: str, function: Callable[..., PyTree], shapes: Sequence[Any
             f"`{name}` is no function of its arguments: traced a second time, it gave {difference}. A sweep traces it "
             f"before it trains, so the batch that `next(loader)` returned then, or a random number of NumPy, would be "
             f"the same in every step. Take the data from a closure or the carry, by an index that the carry or a key "
-            f'determines; or fetch it by `jax.pure_callback`, as the guide shows under "Data that does not fit on the '
-            f'device".'
+            f"determines; or stream them, by `data=loader` or `jax.pure_callback`, as the guide shows under "
+            f'"Stream data through a sweep".'
         ) from cause
 
 
@@ -192,8 +192,8 @@ def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
         signature.bind(*[None] * (1 + call.count(",")))
     except TypeError as error:
         raise TypeError(
-            f"`{name}` is called with two arguments, `{call}`, and this one is `{name}{signature}`. Give it the two, "
-            f"and take whatever else it needs from a closure or `functools.partial`."
+            f"`{name}` is called as `{call}`, and this one is `{name}{signature}`. Give it these arguments, and take "
+            f"whatever else it needs from a closure or `functools.partial`."
         ) from error
 
 
