@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -108,14 +108,12 @@ def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
     if isinstance(x, AbstractLabels):
         plain = x.plain()
         return _refused(x, path) if plain is x else _encoded(plain, path, is_in_frozen)
-    is_record = is_call(x) or hasattr(x, "_fields") or isinstance(x, (AbstractHyperparameters, AbstractRole))
-    is_record = is_record or _is_exported_record(x)  # dimension numbers
-    if is_record or isinstance(x, (Mapping, tuple, list)):
-        return _encoded_tree(x, is_record, path, is_in_frozen)
+    if _is_record(x) or isinstance(x, (Mapping, tuple, list)):
+        return _encoded_tree(x, path, is_in_frozen)
     return _public(x, path)
 
 
-def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: bool) -> Any:
+def _encoded_tree(x: Any, path: tuple[str, ...], is_in_frozen: bool) -> Any:
     mark = {"frozen": True} if not is_in_frozen and _is_frozen_module(x) else {}
 
     def each(items: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -123,14 +121,19 @@ def _encoded_tree(x: Any, is_record: bool, path: tuple[str, ...], is_in_frozen: 
 
     if is_call(x):
         return {"name": x.function} | each(x.arguments)
-    if is_record:
+    if _is_record(x):
         return {"name": _name(type(x))} | mark | each(_fields(x))
     if isinstance(x, Mapping):
-        is_plain = type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x)
         values = each(x)
-        return values if is_plain else {"items": [[_encoded(key, path), value] for key, value in values.items()]}
+        return (
+            values if _has_plain_keys(x) else {"items": [[_encoded(key, path), value] for key, value in values.items()]}
+        )
     items = list(each(dict(enumerate(x))).values())
     return items if isinstance(x, tuple) else {"list": items}
+
+
+def _has_plain_keys(x: Mapping[Any, Any]) -> bool:
+    return type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x)
 
 
 def _is_frozen_module(x: Any) -> bool:
@@ -169,10 +172,11 @@ def _public(x: Any, path: tuple[str, ...]) -> Any:
     return _refused(x, path)
 
 
-def _is_exported_record(x: Any) -> bool:
-    """Whether it is a dataclass that modulax exports, such as the axes of matrices."""
-    place = library.module
-    return dataclasses.is_dataclass(x) and getattr(place, type(x).__name__, None) is type(x)
+def _is_record(x: Any) -> bool:
+    """Whether it has fields: a call, a NamedTuple, or a dataclass that modulax exports, such as axes of matrices."""
+    if is_call(x) or hasattr(x, "_fields") or isinstance(x, (AbstractHyperparameters, AbstractRole)):
+        return True
+    return dataclasses.is_dataclass(x) and getattr(library.module, type(x).__name__, None) is type(x)
 
 
 def _refused(x: Any, path: tuple[str, ...]) -> Any:
@@ -201,37 +205,48 @@ def _decoded(x: Any, classes: Mapping[str, type]) -> Any:
     if not isinstance(x, Mapping):
         return x
     if "_target_" in x:
-        module, _, own = x["_target_"].rpartition(".")
-        if own not in classes and module.partition(".")[0] not in ("modulax", "optax"):
-            raise ValueError(f"`_target_: {x['_target_']}` is not of modulax. Write `modulax.{home(own) or 'AdamW'}`.")
-        name = own if own in classes else x["_target_"].removeprefix("modulax.")
-        x = {"name": name} | {key: value for key, value in x.items() if key != "_target_"}
+        x = _of_hydra(x, classes)
+    values = {key: each(value) for key, value in x.items()}
     if "name" in x:
-        made = _made(
-            x["name"], {key: each(value) for key, value in x.items() if key not in ("name", "frozen")}, classes
-        )
-        return freeze_hyperparameters(made) if x.get("frozen") else made
-    marked = {
-        "object": lambda name: operator.attrgetter(name)(library.module),
-        "dtype": jnp.dtype,
-        "list": lambda values: [each(value) for value in values],
-        "items": lambda pairs: OrderedDict((each(key), each(value)) for key, value in pairs),
-    }
+        made_by, is_frozen = _named(values.pop("name"), classes), values.pop("frozen", False)
+        made = _made(made_by, values)
+        return freeze_hyperparameters(made) if is_frozen else made
     mark = next(iter(x)) if len(x) == 1 else None
-    return marked[mark](x[mark]) if mark in marked else {key: each(value) for key, value in x.items()}
+    return _MARKED[mark](values[mark]) if mark in _MARKED else values
 
 
-def _made(name: str, fields: dict[str, Any], classes: Mapping[str, type]) -> Any:
-    """The result of a class or of a function of modulax, from its arguments or from all of its fields."""
+_MARKED: dict[Any, Callable[[Any], Any]] = {
+    "object": lambda name: operator.attrgetter(name)(library.module),
+    "dtype": jnp.dtype,
+    "list": list,
+    "items": OrderedDict,
+}
+
+
+def _of_hydra(x: Mapping[str, Any], classes: Mapping[str, type]) -> dict[str, Any]:
+    """A configuration with `name` in the place of `_target_`."""
+    module, _, own = x["_target_"].rpartition(".")
+    if own not in classes and module.partition(".")[0] not in ("modulax", "optax"):
+        raise ValueError(f"`_target_: {x['_target_']}` is not of modulax. Write `modulax.{home(own) or 'AdamW'}`.")
+    name = own if own in classes else x["_target_"].removeprefix("modulax.")
+    return {"name": name} | {key: value for key, value in x.items() if key != "_target_"}
+
+
+def _named(name: Any, classes: Mapping[str, type]) -> Any:
+    """The class, the function or the labels of a name, which may be that of another library."""
     place = library.module
     try:
-        made_by = classes.get(name) or _LABELS.get(name) or operator.attrgetter(name)(place)
+        found = classes.get(name) or _LABELS.get(name) or operator.attrgetter(name)(place)
     except (AttributeError, TypeError):
         there = home(str(name)) or ""
-        if found := re.match(r"Write `modulax\.(schedules\.\w+)", known_elsewhere(str(name)) or ""):
-            raise ValueError(f'`from_config`: there is no `{name}`. Write `"name": "{found[1]}"`.') from None
-        made_by = operator.attrgetter(there)(place) if there.startswith("schedules.") else get(name)
-    made_by = chain if made_by is Chain else made_by
+        if known := re.match(r"Write `modulax\.(schedules\.\w+)", known_elsewhere(str(name)) or ""):
+            raise ValueError(f'`from_config`: there is no `{name}`. Write `"name": "{known[1]}"`.') from None
+        found = operator.attrgetter(there)(place) if there.startswith("schedules.") else get(name)
+    return chain if found is Chain else found
+
+
+def _made(made_by: Any, fields: dict[str, Any]) -> Any:
+    """The result of a class or of a function of modulax, from its arguments or from all of its fields."""
     if isinstance(made_by, AbstractLabels):  # `decays`
         return made_by
     if not inspect.isclass(made_by) or not issubclass(made_by, AbstractHyperparameters):

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.container import TREES
+from .._protocol.container import TREES, AbstractContainer
 from .._protocol.entry import as_written
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
 from .._protocol.masks import AbstractLabels
 from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform, is_empty
+from .._protocol.transform import AbstractTransform, Part, is_empty
 from .._support.keys import is_key_data
 from .._transforms.basic import Identity
 from .._transforms.by_path import ScaleByDepth, ScaleByPath
@@ -89,8 +89,13 @@ def refusal(transform: AbstractTransform) -> str | None:
     names = cls.__dataclass_fields__
     if rule := next((name for name in names if isinstance(getattr(transform, name), AbstractLabels)), None):
         return f"{_BY}`{rule}`"
-    if not isinstance(transform, AbstractLeafwise):
-        return None if getattr(transform, "is_arraywise", False) else "may combine arrays, or tell them apart"
+    if isinstance(transform, AbstractLeafwise):
+        return _refusal_of_rule(transform)
+    is_arraywise = isinstance(transform, AbstractContainer) and transform.is_arraywise
+    return None if is_arraywise else "may combine arrays, or tell them apart"
+
+
+def _refusal_of_rule(transform: AbstractLeafwise) -> str | None:
     if reads_all_updates(transform):
         return "looks at all arrays together"
     if trees := [name for name in transform.needs if name in TREES]:
@@ -147,17 +152,17 @@ def _placed(transform: AbstractTransform, is_random: bool) -> str:
     if isinstance(transform, AbstractOptimizer) or not parts:
         return _call(transform)
     if type(transform) is Chain:
-        return f"Chain({', '.join(_placed_in_turn([part.transform for part in parts], is_random))})"
+        return f"Chain({', '.join(_placed_in_turn(parts, is_random))})"
     inside = [_placed(part.transform, is_random) for part in parts]
     if parts[0].key is not None:
         inside = [f"{{{', '.join(f'{part.key!r}: {x}' for part, x in zip(parts, inside, strict=True))}}}"]
     return f"{type(transform).__name__}({', '.join(inside)}, ...)"
 
 
-def _placed_in_turn(parts: Iterable[AbstractTransform], is_random: bool) -> Iterator[str]:
+def _placed_in_turn(parts: Iterable[Part], is_random: bool) -> Iterator[str]:
     """The calls of the parts of a chain, with one `Stacked` around consecutive ones that it accepts."""
-    for is_accepted, group in itertools.groupby(parts, lambda part: _is_accepted(part, is_random)):
-        run = list(group)
+    for is_accepted, group in itertools.groupby(parts, lambda part: _is_accepted(part.transform, is_random)):
+        run = [part.transform for part in group]
         if not is_accepted or all(map(_is_entrywise, run)):  # which gain nothing by stacks
             yield from map(_call if is_accepted else functools.partial(_placed, is_random=is_random), run)
         else:

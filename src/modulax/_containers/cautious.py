@@ -5,6 +5,7 @@ act on single entries and read no gradient, such as weight decay and the learnin
 """
 
 import abc
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -77,12 +78,8 @@ def _signs(transform: AbstractTransform, tree: PyTree) -> list[Any]:
     The schedules of the transform have their values.
     """
     n = len(jtu.tree_leaves(tree))
-    if transform._negates:
-        return [-1.0] * n
-    if type(transform) is ScaleByLearningRate:
-        return [-1.0 if transform.flip_sign else 1.0] * n
-    if type(transform) is Scale or type(transform) is ScaleBySchedule:
-        return [jnp.sign(transform.step_size)] * n
+    if (own := _own_sign(transform)) is not None:
+        return [own] * n
     signs: list[Any] = [1.0] * n
     for part in transform.each_part():
         if part.auxiliary:
@@ -91,12 +88,22 @@ def _signs(transform: AbstractTransform, tree: PyTree) -> list[Any]:
             seen = received(part.receives, tree)
         except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
             continue
-        inside = iter(_signs(part.transform, select(tree, seen)))
-        for i in [i for i, is_seen in enumerate(seen) if is_seen]:
+        inside = _signs(part.transform, select(tree, seen))
+        for i, sign in zip(itertools.compress(range(len(seen)), seen), inside, strict=True):
             # The parts of a chain run one after the other, those of other containers beside each other.
-            sign = next(inside)
             signs[i] = signs[i] * sign if type(transform) is Chain else jnp.minimum(signs[i], sign)
     return signs
+
+
+def _own_sign(transform: AbstractTransform) -> Any:
+    """The sign by which a transform multiplies what it is given; None if that is for its parts to say."""
+    if transform._negates:
+        return -1.0
+    if type(transform) is ScaleByLearningRate:
+        return -1.0 if transform.flip_sign else 1.0
+    if type(transform) is Scale or type(transform) is ScaleBySchedule:
+        return jnp.sign(transform.step_size)
+    return None
 
 
 def _product(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
@@ -208,8 +215,7 @@ class AbstractSignGuided(AbstractContainer):
         (out,) = map_arithmetic(rule, None, columns, (leaves,))
         return treedef.unflatten(out)
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del state
+    def _effect(self, tree: Params) -> Effect:
         if not jtu.tree_leaves(tree):
             return Effect()
         return Effect(warnings=list(self._mistakes()), notes=list(self._notes(tree)))

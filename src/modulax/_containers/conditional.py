@@ -55,8 +55,8 @@ class ApplyIfFinite(AbstractGate):
     inner: AbstractTransform = required_part()
     max_consecutive_errors: Number = required_number(needs=WHOLE_OR_ZERO)
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del tree, state
+    def _effect(self, tree: Params) -> Effect:
+        del tree
         return Effect(warnings=hidden_infinities("ApplyIfFinite", self.inner))
 
     def init(self, params: Params) -> ApplyIfFiniteState:

@@ -70,12 +70,7 @@ def groups(optimizer: AbstractTransform, changes: Mapping[Any, Mapping[str, Any]
             f"`groups`: `{_REST}` is the group of all other parameters. Give their hyperparameters to the optimizer, "
             f"or write the pattern differently: `{_REST}*`."
         )
-    names = {key: key if isinstance(key, str) else _name(key) for key in changes}
-    if twice := [name for name, n in collections.Counter(names.values()).items() if n > 1]:
-        raise ValueError(
-            f"`groups`: the pattern {twice[0]!r} has the name of the group of `{twice[0].capitalize()}`. Write the "
-            f"pattern differently, such as `[{twice[0][0]}]{twice[0][1:]}`."
-        )
+    names = _names_of(changes)
     for key, named in changes.items():
         find_all(optimizer, named, f"groups, {key!r}: dict")
     transforms = {
@@ -91,6 +86,17 @@ def _with_own_draws(changed: AbstractTransform, optimizer: AbstractTransform, n:
     leaves, treedef = jtu.tree_flatten(changed)
     # A key that was given to the group is another object.
     return treedef.unflatten([another_key(x, n) if any(x is y for y in before) else x for x in leaves])
+
+
+def _names_of(changes: Mapping[Any, Any]) -> dict[Any, str]:
+    """The names of the groups."""
+    names = {key: key if isinstance(key, str) else _name(key) for key in changes}
+    if twice := [name for name, n in collections.Counter(names.values()).items() if n > 1]:
+        raise ValueError(
+            f"`groups`: the pattern {twice[0]!r} has the name of the group of `{twice[0].capitalize()}`. Write the "
+            f"pattern differently, such as `[{twice[0][0]}]{twice[0][1:]}`."
+        )
+    return names
 
 
 def _name(key: Any) -> str:

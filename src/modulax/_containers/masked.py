@@ -74,8 +74,7 @@ class Masked(AbstractContainer):
             updates = zeros_without(self.inner.example_axes, updates)
         return merge(updates, new, chosen), MaskedState(inner_state)
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del state
+    def _effect(self, tree: Params) -> Effect:
         return _frozen(self, [not x for x in self.chosen(tree)]) if self.otherwise == "zero" else Effect()
 
     def chosen(self, tree: Params) -> list[bool]:
@@ -131,8 +130,7 @@ class Freeze(AbstractLeafwise):
         self.mask.refuse_unused(self, tree)
         return mask_of(self, self.mask, tree)
 
-    def _effect(self, tree, state=None):
-        del state
+    def _effect(self, tree):
         return _frozen(self, self.where(tree))
 
     def update_leaf(self, now, g, s, p):

@@ -72,8 +72,8 @@ class MasterWeights(AbstractContainer):
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del tree, state
+    def _effect(self, tree: Params) -> Effect:
+        del tree
         return Effect(is_fine=True)
 
     @property

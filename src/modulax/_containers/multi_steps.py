@@ -117,8 +117,8 @@ class MultiSteps(AbstractGate):
                 "noise_scale=True)`."
             )
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del tree, state
+    def _effect(self, tree: Params) -> Effect:
+        del tree
         warnings = [] if self.should_skip is None else hidden_infinities("should_skip", self.inner)
         if any("previous_grad" in x.needs for x in everything_in(self.inner)):
             warnings.append(

@@ -279,20 +279,12 @@ def _behaves_like(optimizer: AbstractTransform, tree: PyTree, place: int) -> Lit
         if any(map(extra_arguments, everything_in(optimizer))):
             raise ValueError("It needs extra arguments.")
         with jax.ensure_compile_time_eval():  # under a trace, such as that of a sweep
-            trial = _Trial(_with_known_numbers(optimizer), tree, place)
-            large = trial.step(1e3)
-            if not large.any():
-                return None
-            small, twice = trial.step(1e-3), trial.step(2e-3)
-            is_adam = _is_close(large, np.full_like(large, large.max()))
-            is_sgd = _is_close(small, trial.pattern * small.min()) and _is_close(twice, 2 * small)
-            # One that adapts to a sum, as Adagrad does, begins like SGD. Large gradients end that, unless they are cut.
-            after = trial.step(1e-2, after=1e2) if is_adam and is_sgd else large
-            is_cut = is_adam and is_sgd and _is_close(after, trial.pattern * after.min())
-            scale, found = (1e3, large) if is_adam else (1e-3, small)
-            depends = (is_adam or is_sgd) and not _is_close(trial.step(scale, size=1.0), found)
+            behavior = _Trial(_with_known_numbers(optimizer), tree, place).behavior()
     except Exception as error:
         raise ValueError(f"`mup` could not try the optimizer on a small array. {_WRITE_LIKE}") from error
+    if behavior is None:
+        return None
+    is_adam, is_sgd, is_cut, depends = behavior
     if is_cut:
         raise ValueError(
             f"`mup` doesn't know which rule holds: large entries of the gradient are cut, as by `Clip`, and small ones "
@@ -348,6 +340,20 @@ class _Trial:
         leaves, self._treedef = jtu.tree_flatten(tree)
         self._optimizer, self._place, self._count = optimizer, place, len(leaves)
         self.pattern = functools.reduce(np.multiply.outer, [np.array([1.0, 2.0])] * max(leaves[place].ndim, 1))
+
+    def behavior(self) -> tuple[bool, bool, bool, bool] | None:
+        """Return whether it is like Adam, like SGD, cuts large gradients, and depends on the size of the parameters."""
+        large = self.step(1e3)
+        if not large.any():
+            return None
+        small, twice = self.step(1e-3), self.step(2e-3)
+        is_adam = _is_close(large, np.full_like(large, large.max()))
+        is_sgd = _is_close(small, self.pattern * small.min()) and _is_close(twice, 2 * small)
+        # One that adapts to a sum, as Adagrad does, begins like SGD. Large gradients end that, unless they are cut.
+        after = self.step(1e-2, after=1e2) if is_adam and is_sgd else large
+        is_cut = is_adam and is_sgd and _is_close(after, self.pattern * after.min())
+        scale, found = (1e3, large) if is_adam else (1e-3, small)
+        return is_adam, is_sgd, is_cut, (is_adam or is_sgd) and not _is_close(self.step(scale, size=1.0), found)
 
     def step(self, scale: float, size: float = 0.1, after: float | None = None) -> np.ndarray:
         """Return how much an update, after a few steps, changes with the sign of the gradients.

@@ -71,8 +71,7 @@ class AbstractSteering(AbstractContainer):
 
     _why_last = KEEPS_PARAMETERS
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del state
+    def _effect(self, tree: Params) -> Effect:
         inside = (part.transform for part in self.each_part())
         return Effect(warnings=list(mistakes_around(type(self).__name__, *inside)) if jtu.tree_leaves(tree) else ())
 

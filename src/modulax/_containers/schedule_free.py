@@ -97,8 +97,8 @@ class ScheduleFree(AbstractSteering):
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        return super()._effect(tree, state)._replace(is_fine=True)
+    def _effect(self, tree: Params) -> Effect:
+        return super()._effect(tree)._replace(is_fine=True)
 
     def init(self, params: Params) -> ScheduleFreeState:
         """Return copies of the parameters as $z$ and $x$, and the state of the base optimizer."""

@@ -94,8 +94,8 @@ class SkipSpikes(AbstractGate):
         """The loss, unless the steps are judged by the norm alone."""
         return () if self.by == "norm" else ("value",)
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del tree, state
+    def _effect(self, tree: Params) -> Effect:
+        del tree
         return Effect(warnings=hidden_infinities("SkipSpikes", self.inner))
 
     def check(self) -> None:

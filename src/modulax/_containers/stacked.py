@@ -11,7 +11,7 @@ The rules at the end of a chain that act on single entries are split off (`witho
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -310,15 +310,9 @@ def _step_on_stacks(
     out, new = transform.update(single(given), rest, single(held) if is_read else None, **extra)
     new_leaves = treedef.flatten_up_to(out)
     new_columns = [treedef.flatten_up_to(tree) for tree in _trees(new)]
-    steps: dict[Any, Callable[..., Any]] = {}
-    for path, group in groups:
-        # Groups of one kind share a function, which is traced once.
-        kind = jax.typeof(leaves[group[0]])
-        step = steps.setdefault(
-            kind, jax.jit(functools.partial(_step_of_group, transform, state, extra, path, is_wide))
-        )
-        stacks = [values[group[0]] for values, _ in columns]
-        rows, stacks = step([leaves[i] for i in group], stacks, [held[i] for i in group])
+    step_of_group = functools.partial(_step_of_group, transform, state, extra, is_wide)
+    steps = _steps_of_groups(step_of_group, groups, leaves, [values for values, _ in columns], held)
+    for (_, group), (rows, stacks) in zip(groups, steps, strict=True):
         for i, u in zip(group, rows, strict=True):
             new_leaves[i] = u
         for values, stack in zip(new_columns, stacks, strict=True):
@@ -327,12 +321,28 @@ def _step_on_stacks(
     return treedef.unflatten(new_leaves), _with_trees(new, rebuilt)
 
 
+def _steps_of_groups(
+    step_of_group: Callable[..., Any],
+    groups: Sequence[tuple[str, Sequence[int]]],
+    leaves: Sequence[Array],
+    columns: Sequence[Sequence[PyTree]],
+    held: Sequence[Array | None],
+) -> Iterator[tuple[list[Array], list[PyTree]]]:
+    """Yield the results of the steps of all groups. Those of one kind share a function, which is traced once."""
+    steps: dict[Any, Callable[..., Any]] = {}
+    for path, group in groups:
+        kind = jax.typeof(leaves[group[0]])
+        step = steps.setdefault(kind, jax.jit(functools.partial(step_of_group, path)))
+        stacks = [values[group[0]] for values in columns]
+        yield step([leaves[i] for i in group], stacks, [held[i] for i in group])
+
+
 def _step_of_group(
     transform: AbstractTransform,
     state: State,
     extra: Any,
-    path: str,
     is_wide: bool,
+    path: str,
     updates: Sequence[Array],
     stacks: Sequence[PyTree],
     params: Sequence[Array | None],

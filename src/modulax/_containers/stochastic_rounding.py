@@ -65,8 +65,8 @@ class StochasticRounding(AbstractContainer):
     # Updates in the dtype of the parameter would be rounded to the nearest before they are rounded at random.
     update_dtype: ClassVar[DTypeLike] = jnp.float32
 
-    def _effect(self, tree: Params, state: Any = None) -> Effect:
-        del tree, state
+    def _effect(self, tree: Params) -> Effect:
+        del tree
         return Effect(is_fine=True)
 
     def init(self, params: Params) -> StochasticRoundingState:

@@ -16,7 +16,7 @@ from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.masks import AbstractLabels, received, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.over_steps import known_values, largest
-from .._protocol.transform import AbstractTransform, everything_in
+from .._protocol.transform import AbstractTransform, Part, everything_in
 from .._roles.find import Roles, model_of, table_of
 from .._roles.labels import read_by_role, with_roles
 from .._support.checks import listing
@@ -99,8 +99,12 @@ def _ascent(optimizer: AbstractTransform, shown: Description, tree: PyTree) -> I
             f"themselves. After a direction such as `ScaleByAdam()`, write `ScaleByLearningRate(rate)`, which negates, "
             f"in place of `Scale(rate)`."
         )
-    if all(turn.sign >= 0 for turn in turns):  # a part of an optimizer, such as a clip
-        return
+    if any(turn.sign < 0 for turn in turns):  # else it is a part of an optimizer, such as a clip
+        yield from _passed_through(shown, turns)
+
+
+def _passed_through(shown: Description, turns: Sequence["_Turn"]) -> Iterator[str]:
+    """A sentence if gradients go through without an optimizer."""
     rows = zip(shown.leaves, turns, strict=True)
     if passed := [row.path for row, turn in rows if turn == _Turn(1.0, "") and row.group != FROZEN]:
         yield (
@@ -194,26 +198,32 @@ def _routes(transform: AbstractTransform, tree: PyTree) -> list[tuple[_Step, ...
     """The transforms that the updates of each leaf go through, in turn."""
     whole = [(_Step(transform, tree),)] * len(jtu.tree_leaves(tree))
     parts = [part for part in parts_over_run(transform) if not part.auxiliary]
-    is_made_of_parts = is_chain(transform) or (bool(parts) and all(part.receives is not None for part in parts))
+    if is_chain(transform) or (parts and all(part.receives is not None for part in parts)):
+        return _routes_through(parts, tree)
     is_own = isinstance(transform, AbstractOptimizer) and not is_of_library(transform)
-    hands_on = isinstance(transform, AbstractContainer) and transform._keeps != "nothing"
-    if not (is_made_of_parts or is_own or hands_on):
+    if not is_own and not _hands_on(transform):
         return whole
-    routes: list[tuple[_Step, ...]] = [()] * len(whole)
     try:
-        for part in parts:
-            seen = received(part.receives, tree)
-            further = iter(_routes(part.transform, select(tree, seen)))
-            routes = [(*route, *next(further)) if here else route for route, here in zip(routes, seen, strict=True)]
-        turns = [] if is_made_of_parts else _turns(routes)
+        routes = _routes_through(parts, tree)
+        turns = _turns(routes)
     except ValueError:
-        if is_made_of_parts:
-            raise
         return whole  # inside `Flatten`, patterns are for the paths of other arrays
-    if not is_own:
-        return routes
     # An optimizer negates, if what it is made of doesn't show something else.
-    return [route if turn.sign else x for route, turn, x in zip(routes, turns, whole, strict=True)]
+    return [x if is_own and not turn.sign else route for route, turn, x in zip(routes, turns, whole, strict=True)]
+
+
+def _hands_on(transform: AbstractTransform) -> bool:
+    """Whether the updates go on from one part of a container to the next."""
+    return isinstance(transform, AbstractContainer) and transform._keeps != "nothing"
+
+
+def _routes_through(parts: Sequence[Part], tree: PyTree) -> list[tuple[_Step, ...]]:
+    routes: list[tuple[_Step, ...]] = [()] * len(jtu.tree_leaves(tree))
+    for part in parts:
+        seen = received(part.receives, tree)
+        further = iter(_routes(part.transform, select(tree, seen)))
+        routes = [(*route, *next(further)) if here else route for route, here in zip(routes, seen, strict=True)]
+    return routes
 
 
 def _two_rates(optimizer: AbstractTransform) -> Iterator[str]:
@@ -235,12 +245,11 @@ def _misplaced_numbers(optimizer: AbstractTransform) -> Iterator[str]:
     for transform in everything_in(optimizer):
         names = [field.name for field in dataclasses.fields(transform)]
         if isinstance(transform, AbstractOptimizer) and names[1:2] == ["b1"] and {"b2", "weight_decay"} <= {*names}:
-            b1, b2 = (largest(getattr(transform, name)) for name in ("b1", "b2"))
-            if b1 and b2 and b1 < 0.5 and b2 > 0.9:
-                name = type(transform).__name__
+            name, b1, b2 = type(transform).__name__, *(largest(getattr(transform, x)) or 0.0 for x in ("b1", "b2"))
+            if 0 < b1 < 0.5 and b2 > 0.9:
                 yield f"the second argument of `{name}` is `b1`, here {b1:.4g}: did you mean `weight_decay={b1:.4g}`?"
-            elif b1 and b2 and b1 > b2:
-                yield f"`b1` of `{type(transform).__name__}`, {b1:.4g}, is above `b2`, {b2:.4g}: were they swapped?"
+            elif b1 > b2 > 0:
+                yield f"`b1` of `{name}`, {b1:.4g}, is above `b2`, {b2:.4g}: were they swapped?"
 
 
 def _heavy_decay(optimizer: AbstractTransform) -> Iterator[str]:
@@ -270,16 +279,16 @@ def _exclusions(transform: AbstractTransform) -> Iterator[str]:
 def _decay(optimizer: AbstractTransform, shown: Description, tree: PyTree, roles: Roles) -> Iterator[str]:
     """A sentence if weight decay reaches gains and no matrix, or all biases and gains."""
     decaying = {row.path for row in shown.leaves if row.weight_decay not in ("", "0.0")}
-    vectors = [path for path, role in roles.items() if role.kind in ("bias", "gain")]
+    is_vector = [role.kind in ("bias", "gain") for _, role in roles.items()]
+    vectors = list(itertools.compress(roles, is_vector))
     reached = [path for path in vectors if path in decaying]
-    matrices = {path for path, role in roles.items() if role.is_linear}
-    remedies = dict.fromkeys(_remedies(optimizer, tree, [path in vectors for path in roles]))
-    if remedies and reached == vectors:
-        yield (
-            f"weight decay reaches all biases and gains, {listing(vectors, 3)}. Most recipes leave them out: "
-            f"{' and '.join(remedies)}."
-        )
-    elif reached and matrices and not matrices & decaying and reached != vectors:
+    if reached == vectors:
+        if remedies := dict.fromkeys(_remedies(optimizer, tree, is_vector)):
+            yield (
+                f"weight decay reaches all biases and gains, {listing(vectors, 3)}. Most recipes leave them out: "
+                f"{' and '.join(remedies)}."
+            )
+    elif reached and (matrices := [x in decaying for x, role in roles.items() if role.is_linear]) and not any(matrices):
         yield f"weight decay reaches {listing(reached, 3)} and no matrix. Write `mask=decays` for the other way round."
 
 

@@ -185,20 +185,25 @@ def _walk(outer: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: lis
         with contextlib.suppress(*() if transform._gives_gradients else (ValueError,)):
             if not part.auxiliary:
                 _walk_part(part, tree, rows, notes)
-    own_rows = _chosen(rows, applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else None)
-    if isinstance(transform, AbstractLeafwise) and isinstance(
-        labels := getattr(transform, "mask", None), AbstractLabels
-    ):
-        own_rows = _chosen(rows, mask_of(transform, labels, tree))  # a direction may decay some of its leaves
+    own_rows = _own_rows(transform, tree, rows)
     decay = getattr(transform, "weight_decay", None)
     if decay is not None and not parts:
         _write_decay(_text(decay), own_rows)
-    effect = transform._effect(tree, state)
+    effect = transform._effect(tree)
     if rows:
         found = (*_notes(transform, own_rows), *effect.suspects, *clips_of_steps(transform), *effect.notes)
         notes += [note for note in found if note not in notes]
-    for row in [] if effect.frozen is None else _chosen(rows, effect.frozen):
+    for row in _chosen(rows, effect.frozen or ()):
         row.group, row.weight_decay = FROZEN, ""
+
+
+def _own_rows(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDescription]) -> Sequence[LeafDescription]:
+    """The rows of the leaves that a rule applies to, or that its mask selects: a direction may decay some of them."""
+    if not isinstance(transform, AbstractLeafwise):
+        return rows
+    labels = getattr(transform, "mask", None)
+    is_mask = isinstance(labels, AbstractLabels)
+    return _chosen(rows, mask_of(transform, labels, tree) if is_mask else applies_to(transform, tree))
 
 
 def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str]) -> None:
@@ -234,8 +239,8 @@ def _stacked(state: Any, shapes: Mapping[str, str]) -> Iterator[str]:
         yield f"`Stacked` updates {sum(sizes)} parameters {kind} in {stacks}."
 
 
-def _chosen(rows: Sequence[LeafDescription], where: Sequence[bool] | None) -> list[LeafDescription]:
-    return list(rows) if where is None else list(itertools.compress(rows, where))
+def _chosen(rows: Sequence[LeafDescription], where: Sequence[bool]) -> list[LeafDescription]:
+    return list(itertools.compress(rows, where))
 
 
 def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) -> Iterator[str]:
@@ -245,10 +250,15 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
         yield f"{NO_LEAF_DECAYS}: the mask of `{type(transform).__name__}` excludes every parameter."
     groups = {row.group for row in own_rows}
     of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
+    for label, x in _numbers_of(transform):
+        if (course := _course(x)) and not hasattr(x, "fields_of_optimizer"):
+            yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
+
+
+def _numbers_of(transform: AbstractTransform) -> Iterator[tuple[str, Any]]:
+    """The values of the fields, those in a mapping by their names."""
     for name, value in vars(transform).items():
-        for label, x in value.items() if isinstance(value, Mapping) else [(name, value)]:
-            if (course := _course(x)) and not hasattr(x, "fields_of_optimizer"):
-                yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
+        yield from value.items() if isinstance(value, Mapping) else [(name, value)]
 
 
 def _course(schedule: Any) -> str | None:

@@ -49,20 +49,25 @@ def lost_steps(transform: Any, params: PyTree) -> Iterator[str]:
         return
     found: dict[tuple[Any, bool], dict[str, float]] = {}
     for (path, p), rate in zip(leaves, rates_of(transform, params), strict=True):
-        size = None if rate is None or rate.is_fine else _smallest(rate)
-        if size and is_narrower(p.dtype, jnp.float32) and size < float(jnp.finfo(p.dtype).eps) / 2:
-            found.setdefault((p.dtype, rate is not None and rate.size == 1), {})[path] = size
+        if rate is None or rate.is_fine or not is_narrower(p.dtype, jnp.float32):
+            continue
+        if (size := _smallest(rate)) and size < float(jnp.finfo(p.dtype).eps) / 2:
+            found.setdefault((p.dtype, rate.size == 1), {})[path] = size
     for (dtype, is_rate), lost in found.items():
-        low, high = min(lost.values()), max(lost.values())
-        one, several = ("a learning rate of", "learning rates of") if is_rate else ("a step of about", "steps of about")
-        what = f"{one} {high:.7g} is" if low == high else f"{several} {low:.7g} to {high:.7g} are"
-        bound = 2.0 ** (math.floor(math.log2(2 * high / float(jnp.finfo(dtype).eps))) + 1)
-        which = f", {listing(lost)}" if any(lost) else ""
-        yield (
-            f"{what} too small for parameters in {dtype}{which}: where their magnitude exceeds {bound:.7g}, a "
-            f"step of that size is rounded away. Wrap the optimizer in `MasterWeights(...)` or in "
-            f"`StochasticRounding(...)`."
-        )
+        yield _rounded_away(dtype, is_rate, lost)
+
+
+def _rounded_away(dtype: Any, is_rate: bool, lost: dict[str, float]) -> str:
+    """The sentence for steps of these sizes, by the paths of the parameters; a learning rate may be the size."""
+    low, high = min(lost.values()), max(lost.values())
+    one, several = ("a learning rate of", "learning rates of") if is_rate else ("a step of about", "steps of about")
+    what = f"{one} {high:.7g} is" if low == high else f"{several} {low:.7g} to {high:.7g} are"
+    bound = 2.0 ** (math.floor(math.log2(2 * high / float(jnp.finfo(dtype).eps))) + 1)
+    which = f", {listing(lost)}" if any(lost) else ""
+    return (
+        f"{what} too small for parameters in {dtype}{which}: where their magnitude exceeds {bound:.7g}, a step of that "
+        f"size is rounded away. Wrap the optimizer in `MasterWeights(...)` or in `StochasticRounding(...)`."
+    )
 
 
 def _smallest(rate: Rate) -> float | None:
@@ -143,11 +148,7 @@ def wrong_numbers(transform: Any, in_check: bool = False) -> Iterator[str]:
         transform: the transform.
         in_check: whether `check` asks, and not `init`.
     """
-    for name, field in transform.__dataclass_fields__.items():
-        value = getattr(transform, name) if field.metadata.get("number") else None
-        values = None if isinstance(value, AbstractSchedule) else known_values(value)
-        if values is None:
-            continue
+    for name, field, value, values in _known_numbers(transform):
         what = f"the {name.replace('_', ' ')} of `{type(transform).__name__}`"
         if np.isnan(values):
             yield f"{what} is NaN."
@@ -158,6 +159,15 @@ def wrong_numbers(transform: Any, in_check: bool = False) -> Iterator[str]:
     if not isinstance(transform, AbstractOptimizer):  # whose parts have the numbers of its fields
         for part in transform.each_part():
             yield from wrong_numbers(part.transform, in_check)
+
+
+def _known_numbers(transform: Any) -> Iterator[tuple[str, Any, Any, np.ndarray]]:
+    """Yield the name, the field, the value, and the value on the host of each number that is there."""
+    for name, field in transform.__dataclass_fields__.items():
+        value = getattr(transform, name) if field.metadata.get("number") else None
+        values = None if isinstance(value, AbstractSchedule) else known_values(value)
+        if values is not None:
+            yield name, field, value, values
 
 
 def _impossible(transform: Any, name: str, x: np.ndarray) -> str | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._protocol.container import AbstractContainer
 from .._protocol.extra_arguments import RATES
 from .._protocol.hyperparameters import AbstractHyperparameters
 from .._protocol.last_step import at_last_step, with_factors
@@ -29,7 +30,7 @@ from .._transforms.by_path import AbstractMultiplier
 from ..tree._paths import Names, is_plain, key_names, leaves_with_paths
 from ..tree._quantized import is_quantized
 from ..tree._stacks import unstack
-from .rates import Rate, is_of_library, parts_over_run, rates_by_pattern, rates_of
+from .rates import Rate, factors_held, is_of_library, parts_over_run, rates_by_pattern, rates_of
 
 
 class Metric(NamedTuple):
@@ -46,6 +47,14 @@ def metrics_of(transform: Any, state: Any) -> dict[str, Any]:
     with at_last_step(), with_factors():
         found = list(_hyperparameters_in_force(transform, transform.at(state), state))
     return _by_short_names([*found, *_measured_in(state)])
+
+
+def factors_in(transform: Any, state: Any) -> list[tuple[Names, Any]]:
+    """Return the factors that the state of a transform holds, and those of its parts, with their paths."""
+    own: list[tuple[Names, Any]] = [((name,), x) for name, x in factors_held(state).items()]
+    for part in transform.each_part(state) if isinstance(transform, AbstractContainer) else ():
+        own += [(_below((part.field,), part) + path, x) for path, x in factors_in(part.transform, part.state)]
+    return own
 
 
 def _hyperparameters_in_force(transform: Any, now: Any, state: Any) -> Iterator[Metric]:
@@ -100,24 +109,27 @@ def _has_multiplier(transform: Any) -> bool:
 
 def _multiplied(now: Any, state: Any) -> Iterator[Metric]:
     """Yield the learning rates that a multiplier chose by pattern, each once, where all numbers are known."""
-    try:
-        # Without the parameters, where they would tell nothing: of many arrays, each takes its time.
-        if not (rates := rates_by_pattern(now, state)) and (tree := _params_in(state)) is not None:
-            rates = rates_of(now, tree, state)
-    except ValueError:  # moments may have other shapes than the parameters, by which a mask looks for these
-        return
     found: dict[tuple[Names, Names], dict[Names, Any]] = {}
-    for rate in rates:
-        if rate is None or not rate.patterns or None in rate.patterns:
-            continue
+    for rate in _rates_by_pattern(now, state):
         for number, value in _values(rate):
-            patterns = (*(x for x in rate.patterns if x is not None), *number)
+            patterns = (*rate.patterns, *number)
             found.setdefault((rate.keys, patterns), {}).setdefault(rate.inside, value)
     for (keys, patterns), by_rule in found.items():
         apart = _without_common_end(list(by_rule))  # of the two rules of Muon, for example
         for inside, value in zip(apart, by_rule.values(), strict=True):
             names = (*keys, *patterns, *(inside if len(by_rule) > 1 else ()))
             yield Metric("learning_rate", names, names, value)
+
+
+def _rates_by_pattern(now: Any, state: Any) -> Iterator[Any]:
+    """Yield the learning rates of the parameters of which each multiplier chose by pattern."""
+    try:
+        # Without the parameters, where they would tell nothing: of many arrays, each takes its time.
+        if not (rates := rates_by_pattern(now, state)) and (tree := _params_in(state)) is not None:
+            rates = rates_of(now, tree, state)
+    except ValueError:  # moments may have other shapes than the parameters, by which a mask looks for these
+        return
+    yield from (rate for rate in rates if rate is not None and rate.patterns and None not in rate.patterns)
 
 
 def _without_common_end(names: list[Names]) -> list[Names]:
@@ -128,7 +140,7 @@ def _without_common_end(names: list[Names]) -> list[Names]:
 
 def _values(rate: Rate) -> Iterator[tuple[Names, Any]]:
     """Yield the learning rate, or those of stacked blocks with their numbers, if they are known."""
-    factors = [rate.value, *rate.factors, *([-1.0] if rate.sign < 0 else [])]
+    factors = [rate.value, *rate.factors, *[-1.0] * (rate.sign < 0)]
     blocks = max((len(x) for x in factors if isinstance(x, tuple)), default=None)
     for i in range(blocks or 1):
         numbers = [x[i] if isinstance(x, tuple) else x for x in factors]
@@ -158,19 +170,23 @@ def _is_one(x: Any) -> bool:
 def _moments(state: Any) -> Iterator[Any]:
     for _, x in _items(state):
         yield from _moments(x)
-    for field in dataclasses.fields(state) if isinstance(state, AbstractState) else ():
+    for field, x in _fields_of(state):
         if field.metadata.get("moment") is not None:
-            yield getattr(state, field.name)
+            yield x
         elif kind_of(field) == "states":
-            yield from _moments(getattr(state, field.name))
+            yield from _moments(x)
+
+
+def _fields_of(state: Any) -> list[tuple[dataclasses.Field, Any]]:
+    fields = dataclasses.fields(state) if isinstance(state, AbstractState) else ()
+    return [(field, getattr(state, field.name)) for field in fields]
 
 
 def _measured_in(state: Any, keys: Names = (), path: Names = ()) -> Iterator[Metric]:
     """Yield the scalars in the fields declared with `shared(metric=True)`, of a state and of the states inside it."""
     for key, x in _items(state):
         yield from _measured_in(x, (*keys, str(key)), (*path, str(key)))
-    for field in dataclasses.fields(state) if isinstance(state, AbstractState) else ():
-        x = getattr(state, field.name)
+    for field, x in _fields_of(state):
         if field.metadata.get("metric"):
             scalars = [(inside, leaf) for inside, leaf in leaves_with_paths(x) if jnp.ndim(leaf) == 0]
             yield from (Metric(inside or field.name, keys, path, leaf) for inside, leaf in scalars)

@@ -3,6 +3,7 @@
 `describe` shows it, `metrics` logs it, and `init` compares it with the spacing of low-precision parameters.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -10,9 +11,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import applies_to, select
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import Part
+from .._support.module import AbstractState
 from .._transforms.by_path import AbstractMultiplier
 from ..tree._paths import Names
 from .over_run import transform_over_run
@@ -124,10 +127,22 @@ def is_of_library(transform: Any) -> bool:
     return isinstance(transform, AbstractOptimizer) and type(transform).__module__.startswith("modulax._rules.")
 
 
+def _effect_in(transform: Any, state: Any, tree: PyTree) -> Any:
+    """The effect of a transform, with the factors that its state holds."""
+    effect, held = transform._effect(tree), list(factors_held(state).values())
+    return effect._replace(factors=held * len(effect.factors)) if held else effect
+
+
+def factors_held(state: Any) -> dict[str, Any]:
+    """Return the factors that a state holds, by the names of its fields."""
+    fields = dataclasses.fields(state) if isinstance(state, AbstractState) else ()
+    return {field.name: getattr(state, field.name) for field in fields if field.metadata.get("factor")}
+
+
 def _after(transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | None], place: _Place) -> list[Rate | None]:
     """The learning rates after a transform, given those before it."""
     rates = _after_parts(transform, state, tree, before, place)
-    effect = transform._effect(tree, state)
+    effect = _effect_in(transform, state, tree)
     if is_of_library(transform):  # which all negate
         rates = [rate and rate._replace(sign=1.0) for rate in rates]
     if effect.is_fine:
@@ -150,7 +165,7 @@ def _after_parts(
     own = None if parts else _own_rate(transform, place)
     if own is None:
         return rates
-    reached = applies_to(transform, tree) if hasattr(transform, "where") else [True] * len(rates)
+    reached = applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else [True] * len(rates)
     return [own if here else rate for rate, here in zip(rates, reached, strict=True)]
 
 
@@ -172,7 +187,7 @@ def _after_all(transform: Any, state: Any, before: list[Rate] | None, place: _Pl
         return [rates[0].times(x).of(name) for name, x in transform.multipliers_by_pattern()] if is_first else None
     if effect.factors is None:
         return rates
-    (factor,) = transform._effect([np.zeros(())], state).factors  # for all parameters the same
+    (factor,) = _effect_in(transform, state, [np.zeros(())]).factors  # for all parameters the same
     return [rate.times(factor) for rate in rates]
 
 

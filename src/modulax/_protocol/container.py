@@ -250,13 +250,6 @@ class AbstractContainer(AbstractTransform):
         """
         return eval_parts(self.at(state), state, params)
 
-    def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
-        return [
-            ((part.field, *([] if part.key is None else [str(part.key)]), *path), x)
-            for part in self.each_part(state)
-            for path, x in part.transform._factors(part.state)
-        ]
-
     def _check_parts(self) -> None:
         cls = type(self)
         if not part_fields(self) and cls.each_part is AbstractContainer.each_part:

@@ -58,17 +58,27 @@ def optional_arguments(optimizer: Any, given: Mapping[str, Any]) -> tuple[set[st
 
 def hyperparameters_among(optimizer: Any, extra: Mapping[str, Any]) -> dict[str, list[Path]]:
     """The extra arguments that nothing reads and that are called as hyperparameters, with the paths of these."""
-    if extra.keys() <= {*USUAL}:
+    if not (words := _read_by_nothing(optimizer, extra)):
         return {}
+    paths = _paths_of_numbers(optimizer)
+    names = {path[-1] for path in paths}
+    usual = names.intersection((*RATES, "weight_decay"))
+    meant = ((x, meant_by(x, usual | names.intersection([x]))) for x in words)
+    return {x: [path for path in paths if path[-1] in found] for x, found in meant if found}
+
+
+def _read_by_nothing(optimizer: Any, extra: Mapping[str, Any]) -> list[str]:
+    if extra.keys() <= {*USUAL}:
+        return []
     named, takes_any = optional_arguments(optimizer, extra)
     known = {*USUAL, *required_arguments(optimizer), *named}
+    return [] if takes_any else [x for x in extra if x not in known]
+
+
+def _paths_of_numbers(optimizer: Any) -> list[Path]:
     owners = [(path, value_at(optimizer, path[:-1])) for path in fields_inside(optimizer)]
     fields = [(path, getattr(x, "__dataclass_fields__", {}).get(path[-1])) for path, x in owners]
-    paths = [path for path, field in fields if field and field.metadata.keys() & {"number", "numbers"}]
-    names = {path[-1] for path in paths}
-    words = () if takes_any else [x for x in extra if x not in known]
-    meant = {x: [x] if x in names else meant_by(x, names.intersection((*RATES, "weight_decay"))) for x in words}
-    return {x: [path for path in paths if path[-1] in found] for x, found in meant.items() if found}
+    return [path for path, field in fields if field and field.metadata.keys() & {"number", "numbers"}]
 
 
 def refuse_hyperparameters(owner: str, optimizer: Any, extra: Mapping[str, Any]) -> None:

@@ -60,10 +60,8 @@ def as_scalar(x: Any) -> Any:
     if isinstance(x, jax.Array):
         # Checkpoints drop weak types, so that with one the first step after a restore would be traced again.
         return x.astype(default_float()) if jnp.issubdtype(x.dtype, jnp.integer) else strong(x)
-    if isinstance(x, (np.ndarray, np.generic)) and np.iscomplexobj(x):
-        return x  # refused by `_check_number`
-    if isinstance(x, np.ndarray) and x.base is None and not x.flags.writeable and x.dtype == default_float():
-        return x  # already in its stored form
+    if isinstance(x, (np.ndarray, np.generic)) and (np.iscomplexobj(x) or _is_stored(x)):
+        return x  # complex numbers are refused by `_check_number`
     if isinstance(x, (int, float, np.ndarray, np.generic)) and not isinstance(x, (bool, np.bool_)):
         # A NumPy scalar starts no backend at import, has no weak type, and is not deleted by donation.
         scalar = np.array(x, default_float())
@@ -71,6 +69,11 @@ def as_scalar(x: Any) -> Any:
         scalar.setflags(write=False)
         return scalar
     return x
+
+
+def _is_stored(x: np.ndarray | np.generic) -> bool:
+    """Whether this is the stored form of a number."""
+    return isinstance(x, np.ndarray) and x.base is None and not x.flags.writeable and x.dtype == default_float()
 
 
 def numeric_field(
@@ -292,18 +295,8 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
     if value is None and field.metadata["optional"]:
         return None
     if isinstance(value, AbstractHyperparameters):
-        if reason := value._why_not_a_number():
-            if not hasattr(owner, "each_part"):  # as in torch
-                reason = "Give the schedule to the optimizer, `AdamW(schedule)`."
-            raise ValueError(f"{call} must be a number or a schedule, got {brief(value)}. {reason}")
-        return value
-    shape, dtype = (getattr(np.asarray(value) if type(value) is float else value, x, None) for x in ("shape", "dtype"))
-    if (
-        shape is None
-        or dtype is None
-        or not jnp.issubdtype(dtype, jnp.number)
-        or jnp.issubdtype(dtype, jnp.complexfloating)
-    ):
+        return _require_schedule(owner, call, value)
+    if (shape := _shape_if_real(value)) is None:
         raise ValueError(
             f"{call} must be a number or a schedule, got {brief(value)} of type `{type(value).__name__}`."
             f"{_what_was_meant(value)}{_pair_meant(owner, field.name, value)}"
@@ -317,12 +310,33 @@ def _check_number(owner: object, field: dataclasses.Field, value: Any) -> Any:
             f"`eqx.filter_vmap(lambda t, x: t.replace({field.name}=x))(batch, numbers)`. To scale every entry of the "
             f"updates by its own number, chain `Stateless(lambda u, p: x * u, leafwise=True)`."
         )
+    return _require(call, field, value)
+
+
+def _require(call: str, field: dataclasses.Field, value: Any) -> Any:
+    """Return a number if it is in the range of its field, else raise an error."""
     requirement = field.metadata["needs"] or (NON_NEGATIVE if field.name in ("eps", "eps_root") else None)
     # Inside our own programs every hyperparameter is traced. It was checked when it was given, and a check in every
     # step would take longer than the step of a small model. A schedule of whole numbers may be between two of them.
     if requirement is None or (is_tracing() and requirement.least is not None):
         return value
     return require(call, value, requirement, deferred=not is_tracing())
+
+
+def _require_schedule(owner: object, call: str, value: AbstractHyperparameters) -> Any:
+    if reason := value._why_not_a_number():
+        if not hasattr(owner, "each_part"):  # as in torch
+            reason = "Give the schedule to the optimizer, `AdamW(schedule)`."
+        raise ValueError(f"{call} must be a number or a schedule, got {brief(value)}. {reason}")
+    return value
+
+
+def _shape_if_real(value: Any) -> tuple[int, ...] | None:
+    """The shape of a real number, or of an array of them; None for anything else."""
+    value = np.asarray(value) if type(value) is float else value
+    dtype = getattr(value, "dtype", None)
+    is_real = dtype is not None and jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    return getattr(value, "shape", None) if is_real else None
 
 
 def _what_was_meant(value: Any) -> str:

@@ -16,6 +16,7 @@ this function, so that each shape is traced once for all of them.
 import abc
 import contextlib
 import dataclasses
+import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Self, cast
@@ -305,7 +306,7 @@ def _aligned(
     AbstractTransform._check_call(rule, updates, params, extra)
     chosen = applies_to(rule, updates)
     own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not is_flag(x)}
-    indices = [i for i, is_chosen in enumerate(chosen) if is_chosen]
+    indices = list(itertools.compress(range(len(chosen)), chosen))
     like = _selected(updates, chosen)
     if (tree := rule._read(like, extra)) is not None:
         own |= dict(zip(indices, jtu.tree_leaves(tree), strict=True))

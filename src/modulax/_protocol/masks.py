@@ -23,6 +23,7 @@ from jaxtyping import PyTree
 from .._support.checks import listing
 from .._support.tracing import call_user
 from ..tree._paths import (
+    Names,
     leaf_paths,
     leaves_by_names,
     leaves_with_paths,
@@ -207,22 +208,26 @@ class _Tree(AbstractLabels):
             if leaf is None:
                 continue
             if prefix is None and not partial:
-                path, known = ".".join(names), [".".join(names) for names in labels]
-                hint = " A key that contains a dot is not a path; use `by_path({...})`." * (path in known)
-                if isinstance(given := self.plain(), Mapping):
-                    hint = _patterns_meant(given, tree) or hint
-                raise ValueError(
-                    f"The tree of labels has no label for the leaf `{path}`; it has {listing(known)}.{hint}"
-                )
+                raise self._lacking(".".join(names), [".".join(names) for names in labels], tree)
             found.append(None if prefix is None else labels[prefix])
-        paths, empty = leaf_paths(tree, with_none=True), nodes_without_leaves(tree) if unused else []
+        if unused:
+            self._refuse_unknown(unused, tree)
+        return found
+
+    def _lacking(self, path: str, known: list[str], tree: PyTree) -> ValueError:
+        hint = " A key that contains a dot is not a path; use `by_path({...})`." * (path in known)
+        if isinstance(given := self.plain(), Mapping):
+            hint = _patterns_meant(given, tree) or hint
+        return ValueError(f"The tree of labels has no label for the leaf `{path}`; it has {listing(known)}.{hint}")
+
+    def _refuse_unknown(self, unused: set[Names], tree: PyTree) -> None:
+        paths, empty = leaf_paths(tree, with_none=True), nodes_without_leaves(tree)
         # There is nothing to label in a tree without leaves, which `tree.map_params` initializes a state with.
         if paths and (unknown := [names for names in unused if longest_prefix(names, empty) is None]):
             raise ValueError(
                 f"The tree of labels has {listing(sorted('.'.join(names) for names in unknown))}, which the parameters "
                 f"don't have. The leaves of the parameters are {listing(paths)}."
             )
-        return found
 
 
 def typed(label: Any) -> tuple[type, Any]:
@@ -294,12 +299,16 @@ def _patterns_meant(x: Any, tree: PyTree) -> str:
     given = x.items() if isinstance(x, Mapping) else [(n, True) for n in (x if isinstance(x, (list, tuple)) else [x])]
     groups, paths = {}, leaf_paths(tree)
     for name, label in given:
-        is_one = isinstance(name, str) and isinstance(label, (bool, str))
-        forms = (name, f"*.{name}", f"{name}.*", f"*.{name}.*", f"*{name}*") if is_one else ()
-        groups |= {next((form for form in forms if any(matches(path, form) for path in paths)), None): label}
+        groups |= {_pattern_meant(name, paths) if isinstance(label, (bool, str)) else None: label}
     rest = groups.pop("*", next((not x for x in groups.values() if isinstance(x, bool)), None))
     groups |= {} if rest is None else {"*": rest}
     return f" For patterns, write `by_path({groups})`." if groups and None not in groups else ""
+
+
+def _pattern_meant(name: Any, paths: Sequence[str]) -> str | None:
+    """The pattern, a name or with `*` before and after it, that matches a path."""
+    forms = (name, f"*.{name}", f"{name}.*", f"*.{name}.*", f"*{name}*") if isinstance(name, str) else ()
+    return next((form for form in forms if any(matches(path, form) for path in paths)), None)
 
 
 def mask_or_all(owner: object, mask: AbstractLabels | None, tree: PyTree, argument: str = "mask") -> list[bool] | None:

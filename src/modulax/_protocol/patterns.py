@@ -76,19 +76,21 @@ class AbstractPatterns(AbstractLabels):
         """Return the label of the first pattern that fits, for each leaf."""
         fitting, used = self.fitting(tree)
         labels = [self.groups[fits[0]][1] if fits else self.default for fits in fitting]
-        if not partial and self.default is None:
-            for path, fits in zip(leaf_paths(tree), fitting, strict=True):
-                if not fits:
-                    raise ValueError(
-                        f"`{self!r}`: no {self.what} matches the leaf `{path}`. Add one for it, or a label for the "
-                        f"rest, `{type(self).__name__}(..., default=...)`."
-                    )
+        if not partial and self.default is None and not all(fitting):
+            path = leaf_paths(tree)[list(map(bool, fitting)).index(False)]
+            raise ValueError(
+                f"`{self!r}`: no {self.what} matches the leaf `{path}`. Add one for it, or a label for the rest, "
+                f"`{type(self).__name__}(..., default=...)`."
+            )
         unused = [pattern for i, (pattern, _) in enumerate(self.groups) if i not in used]
         # A tree without leaves shows no pattern to be wrong: `tree.map_params` initializes a state with one.
         if unused and (labels or leaf_paths(tree, with_none=True)):
-            is_of_groups = self.default == "default" and all(pattern == label for pattern, label in self.groups)
-            raise ValueError(f"`{'groups' if is_of_groups else self}`: {self.unused(unused[0], tree)}")
+            raise ValueError(f"`{self._owner()}`: {self.unused(unused[0], tree)}")
         return labels
+
+    def _owner(self) -> str:
+        is_of_groups = self.default == "default" and all(pattern == label for pattern, label in self.groups)
+        return "groups" if is_of_groups else str(self)
 
 
 class AbstractPathPatterns(AbstractPatterns):
@@ -185,13 +187,16 @@ class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=
         ]
         around = [f"*{separator}{pattern}", f"{pattern}{separator}*"] if parts[-1] != "*" else []
         around.append(re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", pattern).lstrip("."))  # as Python or JAX writes a path
-        return next((x for x in [*others, *around] if any(self.fits(path, x) for path in names)), None)
+        return next((x for x in [*others, *around] if self._fits_any(names, x)), None)
+
+    def _fits_any(self, names: Sequence[Names], pattern: str) -> bool:
+        return any(self.fits(path, pattern) for path in names)
 
     def hint(self, pattern: str, names: Sequence[Names]) -> str:
         if near := self._near(pattern, names):
             return f" Did you mean `{near}`?"
         literal = pattern.replace("[", "[[]")
-        if literal != pattern and any(self.fits(name, literal) for name in names):
+        if literal != pattern and self._fits_any(names, literal):
             return f" `[` begins a set of characters; write `{literal}` for the character itself."
         if any(c in pattern for c in "|^$\\(") or any(x in pattern and _finds(pattern, names) for x in (".*", ".+")):
             return f" This looks like a regular expression: use `by_regex({{{pattern!r}: ...}})`."
@@ -304,7 +309,7 @@ class by_type(AbstractPatterns):  # noqa: N801
         elif field is not None or not isinstance(classes, Mapping) or not classes:
             raise ValueError(_CALLS)
         groups = {x if isinstance(x, tuple) else (x, None): label for x, label in classes.items()}
-        if not all(isinstance(x[0], type) and isinstance(x[-1], str | None) and len(x) == 2 for x in groups):
+        if not all(map(_is_class_and_field, groups)):
             raise ValueError(_CALLS)
         super().__init__(groups, default)
 
@@ -325,16 +330,14 @@ class by_type(AbstractPatterns):  # noqa: N801
                 if isinstance(node, cls):
                     below.setdefault(path, []).append(i)
                     used.update([i] if field is None or (hasattr(node, field) and field not in _static(node)) else [])
-
-        def fits(path: tuple[Any, ...], n: int, i: int) -> bool:
-            field = self.groups[i][0][1]
-            return field is None or key_names(path[n : n + 1]) == (field,)
-
-        found = []
-        for path in leaves:
-            found.append(sorted({i for n in range(len(path) + 1) for i in below.get(path[:n], ()) if fits(path, n, i)}))
-            used.update(found[-1])
+        found = [self._fitting_at(path, below) for path in leaves]
+        used.update(*found)
         return found, used
+
+    def _fitting_at(self, path: tuple[Any, ...], below: Mapping[tuple[Any, ...], list[int]]) -> Sequence[int]:
+        """The patterns of the nodes on a path that fit its end: all of it, or the field that it goes through."""
+        around = [(i, path[n : n + 1]) for n in range(len(path) + 1) for i in below.get(path[:n], ())]
+        return sorted({i for i, field in around if self.groups[i][0][1] in (None, *key_names(field))})
 
     def unused(self, pattern: Any, tree: PyTree) -> str:
         """Return the error message for a class without instances, or for a field that they don't have."""
@@ -342,10 +345,7 @@ class by_type(AbstractPatterns):  # noqa: N801
         leaves, nodes = nodes_of(tree)
         found = [node for node in nodes.values() if isinstance(node, cls)]
         if found:
-            given = getattr(found[0], "_fields", None) or getattr(found[0], "__dict__", ())
-            names = [name for name in given if not name.startswith("_") and name not in _static(found[0])]
-            what = "no parameters in its" if hasattr(found[0], field) else "no"
-            return f"`{cls.__name__}` has {what} field `{field}`.{suggestion(field, names)} It has {listing(names)}."
+            return f"`{cls.__name__}` has {_fields_instead(found[0], field)}"
         parents = (node for path, node in nodes.items() if path not in {*leaves} and node is not None)
         classes = dict.fromkeys(map(type, parents))
         remedy = "" if any(x.__module__ != "builtins" for x in classes) else " Use `by_path` for trees without modules."
@@ -353,6 +353,17 @@ class by_type(AbstractPatterns):  # noqa: N801
             f"there is no `{cls.__name__}` in the parameters. They consist of "
             f"{listing(x.__name__ for x in classes)}.{remedy}"
         )
+
+
+def _fields_instead(node: Any, field: str) -> str:
+    given = getattr(node, "_fields", None) or getattr(node, "__dict__", ())
+    names = [name for name in given if not name.startswith("_") and name not in _static(node)]
+    what = "no parameters in its" if hasattr(node, field) else "no"
+    return f"{what} field `{field}`.{suggestion(field, names)} It has {listing(names)}."
+
+
+def _is_class_and_field(x: tuple[Any, ...]) -> bool:
+    return isinstance(x[0], type) and isinstance(x[-1], str | None) and len(x) == 2
 
 
 def _static(node: Any) -> set[str]:

@@ -75,7 +75,8 @@ class Effect(NamedTuple):
 
     Args:
         factors: the number by which it multiplies each update, in JAX's order; None if it does more. A factor may be a
-            schedule, or a tuple of factors along an axis of the leaf.
+            schedule, a tuple of factors along an axis of the leaf, or the transform itself, if its state holds it in a
+            field declared with `shared(factor=True)`.
         frozen: which leaves never change, in JAX's order; None if all may.
         sizes: about the size of the entries of each update for a learning rate of 1, in JAX's order, None where it is
             not known; None for the sizes that Adam has, about 1.
@@ -130,18 +131,8 @@ class AbstractTransform(AbstractHyperparameters):
 
     _operators: ClassVar[tuple[str, ...]] = ("__len__", "__contains__")
     _listed: ClassVar[tuple[str, ...]] = (
-        *(
-            "addresses",
-            "at",
-            "eval_params",
-            "hyperparameters",
-            "init",
-            "jit_step",
-            "metrics",
-            "replace",
-            "step",
-            "update",
-        ),
+        *AbstractHyperparameters._listed,
+        *("at", "eval_params", "init", "jit_step", "metrics", "step", "update"),
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -281,7 +272,8 @@ class AbstractTransform(AbstractHyperparameters):
         if state is None:
             return AbstractHyperparameters.hyperparameters(self)
         state = without_variables(state)
-        return Hyperparameters([*numbers_with_paths(self.at(state)), *self._factors(state)])
+        factors = metrics.module.factors_in(self, state)
+        return Hyperparameters([*numbers_with_paths(self.at(state)), *factors])
 
     @result_is_indexed
     @explained
@@ -304,11 +296,6 @@ class AbstractTransform(AbstractHyperparameters):
             state: the state of this transform.
         """
         return metrics.module.metrics_of(self, without_variables(state))
-
-    def _factors(self, state: State) -> list[tuple[tuple[str, ...], Any]]:
-        """The factors that are in the state and not in a field, with their paths."""
-        del state
-        return []
 
     def __getitem__(self, key: Any) -> Any:
         """Raise an error that says where the value is."""
@@ -356,14 +343,13 @@ class AbstractTransform(AbstractHyperparameters):
 
     # Called by the library itself. Few classes have a reason to override these.
 
-    def _effect(self, tree: Params, state: State | None = None) -> "Effect":
+    def _effect(self, tree: Params) -> "Effect":
         """Return what `describe` cannot read from the fields.
 
         Args:
             tree: the parameters, or a tree like them.
-            state: the state of this transform, if it is known.
         """
-        del tree, state
+        del tree
         return Effect()
 
     def _take_step(self, updates: Updates, state: State, move: Move[T]) -> tuple[T, State]:

@@ -29,13 +29,10 @@ def depths_from_paths(leaves: Shapes, where: str | None, axis: int) -> dict[Name
         depths = depths_from_paths({inside: leaves[names] for names, inside in flat.items()}, where, axis)
         return {names: depths[inside] for names, inside in flat.items()}
     lists, stacks = _blocks_in(leaves, (axis,))
-    if where is not None:
-        every = lists | _indexed(leaves) | lists
-        blocks = every.get(where, every.get(f"{where}.*"))
-    else:
-        blocks = next(iter(lists.values())) if len(lists) == 1 else None
-    if blocks is not None:
-        return _with_others(leaves, *_ranked(blocks))
+    named = lists if where is None else lists | _indexed(leaves) | lists
+    found = [*lists] if where is None else [name for name in (where, f"{where}.*") if name in named][:1]
+    if len(found) == 1:
+        return _with_others(leaves, *_ranked(named[found[0]]))
     if where is None and lists:
         first = next(iter(lists))
         raise ValueError(

@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
@@ -127,13 +127,8 @@ def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
         model, known = model._replace(nodes={}), list(flat.values())
         leaves = [(flat[names], x) for names, x in leaves]
     own = {inside: names for names, inside in flat.items()}
-    for pattern, _ in given:
-        if known and not any(_fits(names[:n], pattern) for names in known for n in range(1, len(names) + 1)):
-            raise ValueError(
-                f"`roles`: the pattern `{pattern}` matches no parameter and no layer. The paths are "
-                f"{listing(map('.'.join, known))}.{by_path({pattern: True}).hint(pattern, known)}"
-            )
-    blocks = {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
+    _refuse_unmatched(given, known)
+    blocks = _blocks(known)
     # `SplitRealAndImaginary` puts two arrays in the place of one.
     whole = {x: x[:-1] if getattr(model.nodes.get(x[:-1]), "stands_for_one_array", False) else x for x in known}
     stacks = stack_axes({whole[names]: tuple(x.shape) for names, x in leaves})
@@ -144,6 +139,20 @@ def roles_of(model: Model, given: Given) -> list[tuple[Names, AbstractRole]]:
         role = _found(model, whole[names], x.shape, inner, stacks.get(whole[names], ()), blocks.get(names))
         found.append((own.get(names, names), _given(given, names, x.shape, role)))
     return found
+
+
+def _blocks(known: Sequence[Names]) -> dict[Names, int]:
+    """The number of the names that lead to the block in which each parameter is, if it is in one."""
+    return {names: path.count(".") + 1 for path, numbers in lists_of_blocks(known).items() for names in numbers}
+
+
+def _refuse_unmatched(given: Given, known: Sequence[Names]) -> None:
+    for pattern, _ in given:
+        if known and not any(_fits(names[:n], pattern) for names in known for n in range(1, len(names) + 1)):
+            raise ValueError(
+                f"`roles`: the pattern `{pattern}` matches no parameter and no layer. The paths are "
+                f"{listing(map('.'.join, known))}.{by_path({pattern: True}).hint(pattern, known)}"
+            )
 
 
 def _found(

@@ -29,8 +29,7 @@ def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int,
     """
     if not owners:
         return None
-    owner: Any = owners[-1]
-    outer: Any = owners[-2] if len(owners) > 1 else None
+    *_, outer, owner = None, *owners
     layer = _layer(names)
     flax = [cls.__name__ for cls in type(owner).__mro__ if cls.__module__.startswith("flax.nnx.nn")]
     if not flax and not isinstance(owner, _EQUINOX):
@@ -39,10 +38,19 @@ def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int,
         return Bias()
     if not flax:
         role = _in_equinox(owner, names, len(shape))
-        if isinstance(outer, eqx.nn.MultiheadAttention):
-            return Attention(_PROJECTIONS[layer], heads=outer.num_heads).like(role, shape)
-        return role
+        is_head = isinstance(outer, eqx.nn.MultiheadAttention)
+        return Attention(_PROJECTIONS[layer], heads=outer.num_heads).like(role, shape) if is_head else role
     role = table(layer, len(shape)) if "Embed" in flax else _in_flax(flax, owner, names[-1], shape)
+    return _joined(role, outer, layer, shape)
+
+
+def _layer(names: Sequence[str]) -> str:
+    """The name of the layer; nothing if the model is the layer."""
+    return names[-2] if len(names) > 1 else ""
+
+
+def _joined(role: AbstractRole, outer: Any, layer: str, shape: tuple[int, ...]) -> AbstractRole:
+    """The role of an array of NNX in a layer that joins several: a projection of attention, or the gates of a cell."""
     kind = type(outer).__name__
     if kind == "MultiHeadAttention" and layer in _FLAX_PROJECTIONS:
         # Of its own kernel: there may be fewer heads of keys and values.
@@ -50,11 +58,6 @@ def role_in_layer(owners: Sequence[Any], names: Sequence[str], shape: tuple[int,
         return Attention(layer, heads=heads).like(role, shape)
     gates = _GATES.get(kind, 1) if layer.startswith("dense_") else 1
     return role if gates == 1 else dataclasses.replace(role, blocks=(shape[-1] // gates,) * gates)
-
-
-def _layer(names: Sequence[str]) -> str:
-    """The name of the layer; nothing if the model is the layer."""
-    return names[-2] if len(names) > 1 else ""
 
 
 def _in_flax(classes: Sequence[str], owner: Any, name: str, shape: tuple[int, ...]) -> AbstractRole:

@@ -30,26 +30,40 @@ def in_flax_dict(names: Names, shapes: Mapping[Names, Shape | None]) -> Abstract
         names: the names of its path.
         shapes: the shapes of all arrays of the tree, without the axes of stacked blocks; None for absent leaves.
     """
-    shape, bias = shapes[names] or (), shapes.get((*names[:-1], "bias")) or ()
+    shape = shapes[names] or ()
     name, layer = names[-1], names[-2] if len(names) > 1 else ""
-    if name == "bias":
-        return Bias()
-    if name == "scale":
-        return Gain()
-    if name == "embedding":
-        return table(layer, len(shape))
-    if name in ("lora_a", "lora_b"):
-        return LoRA(**axes(len(shape), [0], [1], 2))
-    if name != "kernel":
-        return None
+    match name:
+        case "bias":
+            return Bias()
+        case "scale":
+            return Gain()
+        case "embedding":
+            return table(layer, len(shape))
+        case "lora_a" | "lora_b":
+            return LoRA(**axes(len(shape), [0], [1], 2))
+        case "kernel":
+            return _kernel(names, layer, shape, shapes)
+    return None
+
+
+def _kernel(names: Names, layer: str, shape: Shape, shapes: Mapping[Names, Shape | None]) -> AbstractRole:
+    """The role of a `kernel`: a projection if there is a layer of queries beside its own."""
+    bias = shapes.get((*names[:-1], "bias")) or ()
     n_out = len(bias) if is_followed(shape, bias) else None
+    is_attention = any((*names[:-2], query, "kernel") in shapes for query in _QUERIES)
+    role = _projection(layer, shape, n_out) if is_attention else None
+    return role or _by_layer(layer, shape, n_out)
+
+
+def _projection(layer: str, shape: Shape, n_out: int | None) -> AbstractRole | None:
+    """The role of a `kernel` in attention; None if the name of its layer, or the number of axes, is another one."""
     match = _PROJECTION.fullmatch(layer)
-    if match and len(shape) > 2 and any((*names[:-2], query, name) in shapes for query in _QUERIES):
-        part = next(x for x in ("query", "key", "value", "out") if x[0] == match[1][0])
-        fan_in, fan_out, head = ([0, 1], [2], -3) if part == "out" else ([0], [1, 2], -2)
-        if n_out in (None, len(fan_out)):
-            return Attention(part, heads=shape[head], **axes(len(shape), fan_in, fan_out, 3))
-    return _kernel(layer, shape, n_out)
+    if match is None or len(shape) <= 2:
+        return None
+    part = next(x for x in ("query", "key", "value", "out") if x[0] == match[1][0])
+    fan_in, fan_out, head = ([0, 1], [2], -3) if part == "out" else ([0], [1, 2], -2)
+    fits = n_out in (None, len(fan_out))
+    return Attention(part, heads=shape[head], **axes(len(shape), fan_in, fan_out, 3)) if fits else None
 
 
 def table(layer: str, ndim: int) -> AbstractRole:
@@ -57,7 +71,7 @@ def table(layer: str, ndim: int) -> AbstractRole:
     return (Position if _POSITION.fullmatch(layer) else Embedding)(**axes(ndim, [0], [1], 2))
 
 
-def _kernel(layer: str, shape: Shape, n_out: int | None) -> AbstractRole:
+def _by_layer(layer: str, shape: Shape, n_out: int | None) -> AbstractRole:
     """The role of a `kernel`, from the name of its layer, its number of axes, and the number of those of its bias."""
     n = len(shape)
     is_convolution = CONVOLUTION.fullmatch(layer) is not None

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import inspect
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
@@ -205,11 +206,8 @@ class Attention(Matrix):
         role = super().like(None if found is None else dataclasses.replace(found, blocks=()), shape)
         if role.part in _QKV.values() or role.blocks or not role.fan_out:
             return role
-        heads, kv_heads = self.heads or 1, self.kv_heads or self.heads or 1
-        counts = [heads if letter == "q" else kv_heads for letter in role.part]
-        total = 1
-        for axis in role.fan_out:
-            total *= shape[axis]
+        counts = self._heads_of(role.part)
+        total = math.prod(shape[axis] for axis in role.fan_out)
         if total % sum(counts):
             raise ValueError(
                 f"`{self!r}`: {total} outputs of an array of shape {shape} are not {sum(counts)} parts of one size."
@@ -219,13 +217,16 @@ class Attention(Matrix):
     def by_head(self, outputs: int) -> tuple[int, ...]:
         if self.heads is None or self.part == "out":
             return self.blocks
-        kv_heads = self.kv_heads or self.heads
-        letters = self.part if self.blocks else {"query": "q"}.get(self.part, "k")
-        heads = [self.heads if letter == "q" else kv_heads for letter in letters]
+        heads = self._heads_of(self.part if self.blocks else {"query": "q"}.get(self.part, "k"))
         sizes = self.blocks or (outputs,)
         if uneven := [(size, n) for size, n in zip(sizes, heads, strict=True) if size % n]:
             raise ValueError(f"`{self!r}`: {uneven[0][0]} outputs are not {uneven[0][1]} heads of one size.")
         return tuple(size // n for size, n in zip(sizes, heads, strict=True) for _ in range(n))
+
+    def _heads_of(self, letters: str) -> list[int]:
+        """The number of heads of each projection, by its first letter."""
+        heads = self.heads or 1
+        return [heads if letter == "q" else self.kv_heads or heads for letter in letters]
 
 
 class Bias(AbstractRole):

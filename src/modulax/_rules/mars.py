@@ -271,8 +271,7 @@ class MARSShampoo(AbstractByRole, AbstractNewtonSchulz, AbstractMARS):
     _: dataclasses.KW_ONLY
     consistent_rms: ma.OptionalNumber = ma.number(None, optional=True)
 
-    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
-        del state
+    def _effect(self, tree: ma.Params) -> Effect:
         if self.where is None:
             return mistakes_beside_adamw(self, self.roles, tree)
         return Effect(warnings=names_that_deny(self, self.roles, tree))

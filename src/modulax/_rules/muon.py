@@ -455,7 +455,7 @@ class Muon(AbstractShaped, AbstractBesideAdamW, AbstractMuon, ma.AbstractRated):
         if self.follow == "optax":
             effect = Effect(warnings=names_that_deny(self, self._matrices(), tree))
         else:
-            effect = super()._effect(tree, state)
+            effect = super()._effect(tree)
         if self.roles.is_given and not self._finds_matrices():
             unread = "`roles` mean nothing beside `muon_weight_dimension_numbers`. Give one of them."
             return effect._replace(warnings=[*effect.warnings, unread])

@@ -80,29 +80,32 @@ def check_setting(owner: object, field: dataclasses.Field) -> None:
     The metadata of the field name the `least` integer, such as a number of iterations. A field that is None by default
     may be None.
     """
+    name, value, is_static = type(owner).__name__, getattr(owner, field.name), field.metadata.get("static")
+    call, hint = f"`{name}({field.name}=...)`", getattr(type(owner), "_call_hint", "")
     if options := options_of(field):
-        check_option(type(owner).__name__, field.name, getattr(owner, field.name), options)
-    value, least = getattr(owner, field.name), field.metadata.get("least")
-    if field.name.endswith("dtype") and field.metadata.get("static"):
-        try:
-            jnp.dtype(value)
-        except TypeError as error:
-            call = f"`{type(owner).__name__}({field.name}=...)`"
-            raise ValueError(f'{call} must be a dtype, such as `jnp.bfloat16` or "float32", got {value!r}.') from error
-    hint = getattr(type(owner), "_call_hint", "")
-    if field.type is bool and field.metadata.get("static") and not isinstance(value, (bool, np.bool_)):
+        check_option(name, field.name, value, options)
+    if is_static and field.name.endswith("dtype"):
+        _check_dtype(call, value)
+    if is_static and field.type is bool and not isinstance(value, (bool, np.bool_)):
         order = listing(x.name for x in dataclasses.fields(owner))  # pyright: ignore[reportArgumentType] (a dataclass)
-        raise ValueError(
-            f"`{type(owner).__name__}({field.name}=...)` must be True or False, got {value!r}. The arguments are "
-            f"{order}.{hint and ' '}{hint}"
-        )
+        raise ValueError(f"{call} must be True or False, got {value!r}. The arguments are {order}. {hint}".rstrip())
     if get_origin(field.type) is Callable and not callable(value):
-        raise ValueError(
-            f"`{type(owner).__name__}({field.name}=...)` must be a function, got {brief(value)}. {hint}".strip()
-        )
-    if least is not None and not (value is None and field.default is None):
+        raise ValueError(f"{call} must be a function, got {brief(value)}. {hint}".strip())
+    if (least := field.metadata.get("least")) is not None:
+        _check_least(name, field, value, least)
+
+
+def _check_dtype(call: str, value: Any) -> None:
+    try:
+        jnp.dtype(value)
+    except TypeError as error:
+        raise ValueError(f'{call} must be a dtype, such as `jnp.bfloat16` or "float32", got {value!r}.') from error
+
+
+def _check_least(owner: str, field: dataclasses.Field, value: Any, least: int) -> None:
+    if value is not None or field.default is not None:
         reason = getattr(value, "_why_not_a_number", str)()  # of a transform, for example
-        check_integer(type(owner).__name__, field.name, value, least, reason and f" {reason}")
+        check_integer(owner, field.name, value, least, reason and f" {reason}")
 
 
 def check_integer(owner: str, name: str, value: Any, least: int = 1, hint: str = "") -> None:

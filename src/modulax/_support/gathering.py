@@ -151,12 +151,10 @@ def _move(new: ir.Value, old: ir.Value, part: ir.Value, aval: Any) -> _Move | No
     if whole is None or finer is None:
         return None
     axes = [i for i, (a, b) in enumerate(zip(whole, finer, strict=True)) if a != b]
-    if len(axes) != 1:
+    if len(axes) != 1 or finer[axes[0]][: len(whole[axes[0]])] != whole[axes[0]]:
         return None
     (axis,) = axes
     over = finer[axis][len(whole[axis]) :]
-    if finer[axis][: len(whole[axis])] != whole[axis]:
-        return None
     mesh = aval.sharding.mesh
     specs = PartitionSpec(*whole), PartitionSpec(*finer)
     cut, count = _pieces(NamedSharding(mesh, specs[0]).shard_shape(aval.shape), aval.dtype.itemsize, axis)
@@ -234,7 +232,7 @@ def _lowered(context, *operands):
     if not _LEFT_OUT.isdisjoint(platforms):
         return new
     avals = context.avals_in[::3]
-    found = [_move(*values) for values in zip(new, old, parts, avals, strict=True)]
+    found = map(_move, new, old, parts, avals)
     moves = {i: move for i, move in enumerate(found) if move is not None}
     if moves:
         of_moves = [avals[i] for i in moves]

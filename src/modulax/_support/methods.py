@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from .slots import vocabulary
 from .wrong_calls import call_of, meant_by, wrong_function_call
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,7 +39,8 @@ else:
 
         def __getattr__(self, name: str) -> Any:
             is_hidden = name.startswith("_")  # as others ask for it by `hasattr`
-            key = f".{name}()" if name in dir(dict) else f'["{next(iter(meant_by(name)), name)}"]'
+            meant = next(iter(meant_by(name, vocabulary.module.WORDS)), name)
+            key = f".{name}()" if name in dir(dict) else f'["{meant}"]'
             raise AttributeError(f"no attribute `{name}`" if is_hidden else self._as_called(key), name=None, obj=None)
 
         def _as_called(self, rest: str) -> str:

@@ -219,6 +219,7 @@ def shared(
     *,
     kw_only: bool = False,
     metric: bool = False,
+    factor: bool = False,
     origin: Callable[[Any], int] | None = None,
 ) -> Any:
     """Declare a state field with one value for all parameters, such as a random key or a running loss.
@@ -229,10 +230,12 @@ def shared(
         kw_only: whether the constructor takes it by name only.
         metric: whether `optimizer.metrics(state)` lists it for logs, under the name of the field, or under the names
             inside if the value is a tree of scalars.
+        factor: whether a rule multiplies its updates by the value: `optimizer.hyperparameters(state)` lists it, and the
+            learning rates of a state include it.
         origin: for a count whose first value depends on an option of the rule, a function of the rule that returns this
             value. `checkpoint.carry` carries the number of steps since then.
     """
-    return _field(default, kw_only, holds="shared", metric=metric, origin=origin)
+    return _field(default, kw_only, holds="shared", metric=metric, factor=factor, origin=origin)
 
 
 def counter(*, steps: bool = True) -> Any:

@@ -188,9 +188,11 @@ def mesh_sharding(x: Any) -> NamedSharding | None:
     sharding = x.sharding if isinstance(x, jax.Array) and not isinstance(x, Tracer) else None
     if not isinstance(sharding, NamedSharding) or len(sharding.device_set) == 1:
         return None
+    return _over_auto_axes(sharding) if AxisType.Explicit in sharding.mesh.axis_types else sharding
+
+
+def _over_auto_axes(sharding: NamedSharding) -> NamedSharding | None:
     mesh = sharding.mesh
-    if AxisType.Explicit not in mesh.axis_types:
-        return sharding
     auto = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
     entries = (names if isinstance(names, tuple) else (names,) for names in sharding.spec)
     spec = PartitionSpec(*(tuple(name for name in names if name in auto) for names in entries))

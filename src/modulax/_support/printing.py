@@ -23,19 +23,25 @@ _ROOM = 90  # characters for the arrays of one field
 
 def format_value(x: Any) -> str:
     """Format a value as it would be written: a number, the seed of a random key, the dtype and shape of a batch."""
-    if is_key_data(x) and isinstance(x, ARRAY_TYPES) and not isinstance(x, Tracer) and x.shape == (2,):
-        high, low = np.asarray(x).tolist()
-        return str(high << 32 | low)
-    if isinstance(x, Tracer) or (isinstance(x, ARRAY_TYPES) and np.ndim(x) > 0):
-        return f"{x.dtype}{list(x.shape)}"
-    if isinstance(x, ARRAY_TYPES) and jnp.issubdtype(x.dtype, jnp.number):
-        text = str(np.asarray(x)[()])  # the shortest text that is read back as the same number in this dtype
-        return repr(float(text)) if jnp.issubdtype(x.dtype, jnp.floating) else text
+    if isinstance(x, (Tracer, *ARRAY_TYPES)):
+        return _format_array(x)
     if isinstance(x, Mapping):
         return "{" + ", ".join(f"{key!r}: {format_value(value)}" for key, value in x.items()) + "}"
     if isinstance(x, tuple) and not hasattr(x, "_fields"):
         return "(" + ", ".join(map(format_value, x)) + ("," if len(x) == 1 else "") + ")"
     return getattr(x, "__qualname__", None) or (x.name if isinstance(x, np.dtype) else repr(x))
+
+
+def _format_array(x: Any) -> str:
+    if is_key_data(x) and not isinstance(x, Tracer) and x.shape == (2,):
+        high, low = np.asarray(x).tolist()
+        return str(high << 32 | low)
+    if isinstance(x, Tracer) or np.ndim(x) > 0:
+        return f"{x.dtype}{list(x.shape)}"
+    if not jnp.issubdtype(x.dtype, jnp.number):
+        return repr(x)
+    text = str(np.asarray(x)[()])  # the shortest text that is read back as the same number in this dtype
+    return repr(float(text)) if jnp.issubdtype(x.dtype, jnp.floating) else text
 
 
 def format_fields(module: eqx.Module) -> str:

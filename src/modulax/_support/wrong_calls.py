@@ -1,8 +1,10 @@
 """Error messages for calls and attributes that Python refuses: what was meant, and what to write instead."""
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax.tree_util as jtu
@@ -13,19 +15,25 @@ from .slots import vocabulary
 from .variables import is_variable
 
 
-def meant_by(word: str, known: Iterable[str] | None = None) -> list[str]:
+def meant_by(word: str, known: Iterable[str]) -> list[str]:
     """The known names that a word from another library may mean: one, several for `betas`, or none."""
     words = vocabulary.module
-    known = list(words.WORDS if known is None else known)
+    known = list(known)
     if len(several := [name for name in words.SEVERAL.get(word, ()) if name in known]) > 1:
         return several
-    fitting = [name for name in known if word in words.WORDS.get(name, "").split()]
-    alike = [name for name in fitting if not {*words.NOT_BESIDE.get(name, "").split()} & {*known}]
+    if word in known:
+        return [word]
+    fitting = (name for name in known if word in words.WORDS.get(name, "").split())
+    alike = (name for name in fitting if {*words.NOT_BESIDE.get(name, "").split()}.isdisjoint(known))
+    return [*itertools.islice(alike, 1)] or _meant_in_part(word, known)
+
+
+def _meant_in_part(word: str, known: Iterable[str]) -> list[str]:
+    """The known names that begin as a word does, and whose rest may be meant by the rest of it."""
     head, _, tail = word.partition("_")
-    prefix = f"{words.PREFIXES.get(head, head)}_"
+    prefix = f"{vocabulary.module.PREFIXES.get(head, head)}_"
     inside = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
-    of_part = [prefix + name for name in ([tail] if tail in inside else meant_by(tail, inside))] if tail else []
-    return [word] if word in known else alike[:1] or of_part
+    return [prefix + name for name in meant_by(tail, inside)] if tail else []
 
 
 def _foreign(words: Mapping[str, str], word: str) -> str | None:
@@ -86,14 +94,19 @@ def wrong_function_call(function: Callable[..., Any], args: tuple[Any, ...], kwa
     try:
         signature.bind(*args, **{key: x for key, x in kwargs.items() if key not in left_out})
     except TypeError as error:
-        names = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
-        if names[0] == "self" and function.__name__ != "__init__":
-            return f"`{type(args[0]).__name__}.{function.__name__}`: {error}. Write `optimizer.{call_of(function)}`."
-        given = [(name, x) for name, x in zip(names, args, strict=False) if not hasattr(x, "each_part")]
-        here = ", ".join(f"`{name}` is {_what(x)}" for name, x in given if name != "self")
-        start = f"`{_name_of(function)}`: {error}. Write `{call_of(function)}`."
-        return f"{start} In this call, {here}." if here else start
+        return _refused(function, args, error)
     return None
+
+
+def _refused(function: Callable[..., Any], args: tuple[Any, ...], error: TypeError) -> str:
+    """The error message for a call of a function that Python refuses."""
+    names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    if names[0] == "self" and function.__name__ != "__init__":
+        return f"`{type(args[0]).__name__}.{function.__name__}`: {error}. Write `optimizer.{call_of(function)}`."
+    given = [(name, x) for name, x in zip(names, args, strict=False) if not hasattr(x, "each_part")]
+    here = ", ".join(f"`{name}` is {_what(x)}" for name, x in given if name != "self")
+    start = f"`{_name_of(function)}`: {error}. Write `{call_of(function)}`."
+    return f"{start} In this call, {here}." if here else start
 
 
 def _what(x: Any) -> str:
@@ -109,6 +122,12 @@ class _Call:
         self.parameters = self.signature.parameters
         self.positional = [p.name for p in self.parameters.values() if p.kind is not p.KEYWORD_ONLY]
         self.is_optimizer = "learning_rate" in self.parameters
+        # What other libraries give to an optimizer: numbers that are another transform here, and the parameters.
+        words = vocabulary.module
+        self.elsewhere = words.ARGUMENTS if self.is_optimizer and inspect.isclass(cls) else {}
+        self.of_init = words.PARAMETERS if self.is_optimizer else ()
+        given = {*self.positional[: len(self.args)], *self.kwargs}
+        self.free = [name for name in self.parameters if name not in given]
 
     def __str__(self) -> str:
         named = (f"{key}={_text(x)}" for key, x in self.kwargs.items())
@@ -127,35 +146,43 @@ class _Call:
                 name, x = twice[0]
                 return f"`{self.name}({name}=...)` was given twice: its position has {_what(x)} already."
             call = self._completed(self.args, self.kwargs)
-            return f"`{self.name}` needs {listing(x for x in call.kwargs if x not in self.kwargs)}: write `{call}`."
+            return f"`{self.name}` needs {listing([*call.kwargs][len(self.kwargs) :])}: write `{call}`."
         return None
 
     def _completed(self, args: list[Any], kwargs: dict[str, Any]) -> "_Call":
         """The call with these arguments, and `...` for the required ones that are not given."""
-        required = [p.name for p in self.parameters.values() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-        lacking = [n for n in required if n not in self.positional[: len(args)] and n not in kwargs]
+        free = [self.parameters[name] for name in _Call(self.cls, args, kwargs).free]
+        lacking = [p.name for p in free if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
         return _Call(self.cls, args, kwargs | dict.fromkeys(lacking, ...))
 
     def _unknown_arguments(self, first: str) -> str:
-        words, own, elsewhere = vocabulary.module, {}, {}
         args = [x for x in self.args if not (self.is_optimizer and is_model(x))]
-        free = [n for n in self.parameters if n not in self.kwargs and n not in self.positional[: len(args)]]
-        start = f"`{self.name}({first}=...)`: there is no argument `{first}`."
-        if self.is_optimizer and (len(args) < len(self.args) or set(words.PARAMETERS) & self.kwargs.keys()):
-            start += " The parameters are given to `init(params)` and `step(grads, state, params)`."
+        call = _Call(self.cls, args, self.kwargs)
+        own, elsewhere, unlike = call._assigned()
+        for key in unlike:
+            if close := suggestion(key, call.free):
+                return f"`{self.name}({key}=...)`: there is no argument `{key}`.{close}"
+        said = "."
+        if unlike:
+            first, said = unlike[-1], ", nor one like it."
+        elif len(args) < len(self.args) or not self.kwargs.keys().isdisjoint(self.of_init):
+            said = ". The parameters are given to `init(params)` and `step(grads, state, params)`."
+        call = self._completed(args, own)
+        remedy = call.fault() or call._inside(elsewhere)
+        return f"`{self.name}({first}=...)`: there is no argument `{first}`{said} {remedy}"
+
+    def _assigned(self) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+        """The values by the arguments that are meant, those by what they are here instead, and words like neither."""
+        own, elsewhere, unlike = {}, {}, list[str]()
         for key, x in self.kwargs.items():
-            remedy = _foreign(words.ARGUMENTS, key) if self.is_optimizer and inspect.isclass(self.cls) else None
-            if meant := [key] if key in self.parameters else meant_by(key, free) or meant_by(key, self.parameters):
+            if meant := [key] if key in self.parameters else meant_by(key, self.free) or meant_by(key, self.parameters):
                 values = x if len(meant) > 1 and isinstance(x, (tuple, list)) else [x] * len(meant)
                 own |= zip(meant, values, strict=False)
-            elif remedy and x is not None and repr(x) not in ("False", "0", "0.0"):
-                elsewhere[remedy] = x
-            elif not remedy and not (self.is_optimizer and key in words.PARAMETERS):
-                if close := suggestion(key, free):
-                    return f"`{self.name}({key}=...)`: there is no argument `{key}`.{close}"
-                start = f"`{self.name}({key}=...)`: there is no argument `{key}`, nor one like it."
-        call = self._completed(args, own)
-        return f"{start} {call.fault() or call._inside(elsewhere)}"
+            elif remedy := _foreign(self.elsewhere, key):
+                elsewhere |= {} if repr(x) in ("None", "False", "0", "0.0") else {remedy: x}
+            elif key not in self.of_init:
+                unlike.append(key)
+        return own, elsewhere, unlike
 
     def _inside(self, remedies: Mapping[str, Any]) -> str:
         """What to write for this call and for arguments that are something else here, such as a container around it."""
@@ -171,7 +198,7 @@ class _Call:
         n = len(self.positional)
         takes = f"takes {listing(self.positional)} by position" if n else "takes no argument by position"
         start = f"`{self.name}` {takes}, and {len(self.args)} values were given."
-        names = [name for name in self.parameters if name not in self.positional and name not in self.kwargs]
+        names = self.free
         if self.is_optimizer and names[:1] == ["eps_root"] and isinstance(self.args[n], float) and self.args[n] > 0:
             names = ["weight_decay"]  # as in torch
         call = _Call(self.cls, self.args[:n], self.kwargs | dict(zip(names, self.args[n:], strict=False)))
@@ -212,31 +239,30 @@ def no_attribute(module: Any, name: str) -> str:
         return f"{start} It is called {listing(meant)}."
     if remedy := foreign_attribute(module._inside_is_read_by(name)[0], name):
         return f"{start} {remedy}"
-    names = {str(entry_of(key)) for path, _ in jtu.tree_leaves_with_path(module, is_leaf=is_variable) for key in path}
-    if found := next(filter(None, (inside(module, x) for x in meant_by(name, names))), None):
+    names = {name for names, _, _ in _named_leaves(module) for name in names}
+    if found := next(filter(None, map(functools.partial(inside, module), meant_by(name, names))), None):
         return f"{start} {found}"
     return start + suggestion(name, [*own, *(x for x in dir(type(module)) if not x.startswith("_"))])
 
 
 def inside(module: Any, name: str) -> str | None:
     """Say where a Module has a value of this name further inside, and how to read it; None if it has none."""
-    found: dict[str, None] = {}
-    is_number = False
-    of_nnx = False
-    for path, leaf in jtu.tree_leaves_with_path(module, is_leaf=is_variable):
-        names = [str(entry_of(key)) for key in path]
-        if name in names:
-            found[jtu.keystr(path[: names.index(name) + 1])] = None
-            is_number = is_number or names[-1] == name
-            of_nnx = of_nnx or is_variable(leaf)
+    found = [(names, path, leaf) for names, path, leaf in _named_leaves(module) if name in names]
     if not found:
         return None
     what, remedy = type(module)._inside_is_read_by(name)
-    if of_nnx:
+    if any(is_variable(leaf) for _, _, leaf in found):
         what, remedy = "optimizer.hyperparameters", "Its value is read and assigned by `[...]`."
-    elif what == "optimizer" and not is_number:  # a part
+    elif what == "optimizer" and all(names[-1] != name for names, _, _ in found):  # a part
         remedy = f"Change it with `replace({name}=...)`."
-    return f"It has {listing((what + path for path in found), 4)}. {remedy}"
+    where = dict.fromkeys(what + jtu.keystr(path[: names.index(name) + 1]) for names, path, _ in found)
+    return f"It has {listing(where, 4)}. {remedy}"
+
+
+def _named_leaves(module: Any) -> Iterator[tuple[list[str], tuple[Any, ...], Any]]:
+    """Yield the names of the keys on the path to each leaf, the path, and the leaf."""
+    for path, leaf in jtu.tree_leaves_with_path(module, is_leaf=is_variable):
+        yield [str(entry_of(key)) for key in path], path, leaf
 
 
 def swapped_part(cls: Any, args: tuple[Any, ...]) -> str | None:

@@ -28,8 +28,7 @@ class Identity(AbstractLeafwise):
 class SetToZero(AbstractLeafwise):
     """Replaces the updates by zeros, so that parameters don't change. To freeze some of them, use `Freeze`."""
 
-    def _effect(self, tree, state=None):
-        del state
+    def _effect(self, tree):
         return Effect(frozen=[True] * len(jtu.tree_leaves(tree)))
 
     def update_leaf(self, now, g, s, p):

@@ -62,8 +62,7 @@ class AbstractMultiplier(AbstractLeafwise):
             tree: the parameters, or a tree like them.
         """
 
-    def _effect(self, tree, state=None):
-        del state
+    def _effect(self, tree):
         return Effect(self.multipliers_of(tree))
 
 

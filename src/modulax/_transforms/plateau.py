@@ -33,7 +33,7 @@ class ReduceLROnPlateauState(AbstractState):
         "avg_value",
     )
 
-    scale: Shared[Float[Array, ""]] = shared(None, metric=True)
+    scale: Shared[Float[Array, ""]] = shared(None, metric=True, factor=True)
     best_value: Shared[Float[Array, ""]] = shared(None)
     plateau_count: Shared[Count] = shared(None)
     cooldown_count: Shared[Count] = shared(None)
@@ -80,11 +80,8 @@ class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
     accumulation_size: Number = number(1, needs=WHOLE)
     min_scale: Number = number(0.0, needs=NON_NEGATIVE)
 
-    def _effect(self, tree, state=None):
-        return Effect([self if state is None else state.scale] * len(jtu.tree_leaves(tree)))
-
-    def _factors(self, state):
-        return [(("scale",), state.scale)]
+    def _effect(self, tree):
+        return Effect([self] * len(jtu.tree_leaves(tree)))
 
     def init_leaf(self, p):
         del p

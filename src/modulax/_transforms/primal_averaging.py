@@ -77,8 +77,8 @@ class PrimalAveraging(AbstractDecayingRule[PrimalAveragingState]):
     def needs(self) -> tuple[str, ...]:
         return ("params",)
 
-    def _effect(self, tree, state=None):
-        del tree, state
+    def _effect(self, tree):
+        del tree
         return Effect(is_fine=True)
 
     def init_leaf(self, p):

@@ -20,8 +20,7 @@ class Scale(AbstractLeafwise):
 
     step_size: Number = required_number()
 
-    def _effect(self, tree, state=None):
-        del state
+    def _effect(self, tree):
         return Effect([self.step_size] * len(jtu.tree_leaves(tree)))
 
     def update_leaf(self, now, g, s, p):
@@ -56,8 +55,7 @@ class ScaleBySchedule(AbstractLeafwise[ScaleByScheduleState]):
         del count
         return self.step_size
 
-    def _effect(self, tree, state=None):
-        del state
+    def _effect(self, tree):
         return Effect([self.step_size] * len(jtu.tree_leaves(tree)))
 
     def update_leaf(self, now, g, s, p):

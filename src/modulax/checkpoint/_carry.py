@@ -12,6 +12,7 @@ same inputs, if the field is declared to be one (`like_params(moment=...)`).
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -178,30 +179,34 @@ def _fill(
     """What the state of a part gets from the old states, by name, and why the rest of it is fresh."""
     same, peers = ([x for x in states if x.kind == part.kind] for states in (sources, parts))
     alike = [x for x in same if x.other_form(part) is None]
-    found: list[_Unit] = []
-    missing: dict[Names, str] = {}
-    for unit in part.units:
-        if same and not alike:
-            one = _in_another_form(part, same[0])
-        else:
-            one = _same(unit, part, alike, peers) if alike else _moment(unit, part, sources)
-        if isinstance(one, str):
-            missing[unit] = one
-        else:
-            found.append(one)
-    values = {key: x for one in found for key, x in one.arrays.items()}
-    numbers = _because_of(missing) if missing else _numbers(part, found, alike, peers)
-    if not part.numbers:
-        fresh = {}
-    elif isinstance(numbers, str):
-        values, fresh = {}, dict.fromkeys(part.arrays(), numbers)
+    if same and not alike:
+        found = dict.fromkeys(part.units, _in_another_form(part, same[0]))
     else:
-        values |= numbers
-        none = "the old state counts no steps" if part.counter else "the old state has none"
-        fresh = dict.fromkeys(part.numbers.keys() - numbers.keys(), none)
-    fresh |= {key: reason for unit, reason in missing.items() for key in part.units[unit]}
+        found = {x: _same(x, part, alike, peers) if alike else _moment(x, part, sources) for x in part.units}
+    values, fresh = _joined(part, found, alike, peers)
     fresh |= dict.fromkeys(part.settings, "it is a hyperparameter of the new optimizer")
     return part.located(values), part.located(fresh)
+
+
+def _joined(
+    part: StatePart,
+    found: Mapping[Names, _Unit | str],
+    alike: Sequence[StatePart],
+    peers: Sequence[StatePart],
+) -> tuple[dict[Names, Found], dict[Names, str]]:
+    """The arrays of a part with the numbers that all parameters share, or neither; and why the others are fresh."""
+    units = [x for x in found.values() if not isinstance(x, str)]
+    missing = {unit: x for unit, x in found.items() if isinstance(x, str)}
+    values, fresh = {key: x for one in units for key, x in one.arrays.items()}, dict[Names, str]()
+    if part.numbers:
+        numbers = _because_of(missing) if missing else _numbers(part, units, alike, peers)
+        if isinstance(numbers, str):
+            values, fresh = {}, dict.fromkeys(part.arrays(), numbers)
+        else:
+            values |= numbers
+            none = "the old state counts no steps" if part.counter else "the old state has none"
+            fresh = dict.fromkeys(part.numbers.keys() - numbers.keys(), none)
+    return values, fresh | {key: reason for unit, reason in missing.items() for key in part.units[unit]}
 
 
 def _because_of(missing: Mapping[Names, str]) -> str:
@@ -221,10 +226,10 @@ def _partners(part: StatePart, sources: Sequence[StatePart], peers: Sequence[Sta
 
 def _same(unit: Names, part: StatePart, alike: Sequence[StatePart], peers: Sequence[StatePart]) -> _Unit | str:
     """The arrays for a parameter in an old state of the same transform, or the reason why there are none."""
-    holding = [x for x in alike if unit in x.units]
+    holding = _holding(unit, alike)
     if not holding:
         return "the old state has nothing for this parameter"
-    found = _partners(part, holding, [x for x in peers if unit in x.units])
+    found = _partners(part, holding, _holding(unit, peers))
     if len(found) > 1:
         return f"{len(found)} old states have one"
     (source,) = found
@@ -235,6 +240,10 @@ def _same(unit: Names, part: StatePart, alike: Sequence[StatePart], peers: Seque
     if any(factor is None for factor in factors.values()):
         return _in_another_form(part, source)
     return _Unit(source, {key: Found((*source.where, *key), old[key], factors[key]) for key in new})
+
+
+def _holding(unit: Names, parts: Sequence[StatePart]) -> list[StatePart]:
+    return [x for x in parts if unit in x.units]
 
 
 def _in_another_form(part: StatePart, source: StatePart) -> str:
@@ -253,9 +262,8 @@ def _moment(unit: Names, part: StatePart, sources: Sequence[StatePart]) -> _Unit
     if names is None or len(part.units[unit]) > 1:
         return _none_of(part)
     (x,) = part.units[unit].values()
-    of_same_input = [source for source in sources if source.inputs == part.inputs]
-    found = [(source, old) for source in of_same_input if (old := source.moment_of(unit)) and old[1:] == names[1:]]
-    found = [(source, old) for source, old in found if source.units[unit][old].shape == x.shape]
+    moments = [(source, source.moment_of(unit)) for source in sources if source.inputs == part.inputs]
+    found = [(source, old) for source, old in moments if old and _is_like(names, x, old, source.units[unit][old])]
     if len(found) != 1:
         return f"{len(found)} old states have a momentum of the same inputs"
     ((source, old),) = found
@@ -265,6 +273,11 @@ def _moment(unit: Names, part: StatePart, sources: Sequence[StatePart]) -> _Unit
     return _Unit(source, {names: Found((*source.where, *old), source.units[unit][old], factor)})
 
 
+def _is_like(names: Names, x: Any, old: Names, old_x: Any) -> bool:
+    """Whether two moments have one path, in fields of any name, and one shape."""
+    return old[1:] == names[1:] and old_x.shape == x.shape
+
+
 def _numbers(
     part: StatePart, found: Sequence[_Unit], alike: Sequence[StatePart], peers: Sequence[StatePart]
 ) -> dict[Names, Found] | str:
@@ -272,13 +285,10 @@ def _numbers(
     sources = list({id(x.source): x.source for x in found}.values()) or _partners(part, alike, peers)
     if not sources:
         return _none_of(part)
-    first, *others = (source.numbers_for(part) for source in sources)
-    for other in others:
-        if isinstance(first, str) or isinstance(other, str):
-            break
-        if reason := _difference(first, other):
-            return reason
-    return next((x for x in (first, *others) if isinstance(x, str)), first)
+    numbers = [source.numbers_for(part) for source in sources]
+    known: list[Any] = list(itertools.takewhile(lambda x: not isinstance(x, str), numbers))
+    differing = next(filter(None, (_difference(known[0], other) for other in known[1:])), None)
+    return differing or next((x for x in numbers if isinstance(x, str)), numbers[0])
 
 
 def _difference(first: Mapping[Names, Found], other: Mapping[Names, Found]) -> str | None:
@@ -301,17 +311,15 @@ def _is_equal(x: Any, y: Any) -> bool:
 def _fitted(found: Found, like: Any) -> Any:
     """A copy of a value of the old state in the dtype, or in the fewer bits, that the new state has in its place."""
     x, is_scaled = found.value, isinstance(found.factor, Tracer) or found.factor != 1
-    if is_quantized(x):
-        if not is_scaled and jax.tree.map(jnp.result_type, x) == jax.tree.map(jnp.result_type, like):
-            return jax.tree.map(lambda array: jnp.array(array, copy=True), x)
-        x = x.dequantize()
+    if is_quantized(x) and not is_scaled and jax.tree.map(jnp.result_type, x) == jax.tree.map(jnp.result_type, like):
+        return jax.tree.map(lambda array: jnp.array(array, copy=True), x)
+    x = x.dequantize() if is_quantized(x) else x
     if is_scaled:
         wide = at_least_float32(x.dtype)
         x = jnp.asarray(x).astype(wide) * jnp.asarray(found.factor).astype(wide)
     if is_quantized(like):
         return like.quantize(jnp.asarray(x, jnp.float32))
     x = jnp.array(x, like.dtype, copy=True)
-    is_placed = isinstance(like, jax.Array) and not isinstance(like, Tracer) and not isinstance(x, Tracer)
-    if is_placed and x.sharding.memory_kind != like.sharding.memory_kind:
-        return jax.device_put(x, like.sharding)
-    return x
+    is_placed = isinstance(like, jax.Array) and not any(isinstance(y, Tracer) for y in (like, x))
+    is_elsewhere = is_placed and x.sharding.memory_kind != like.sharding.memory_kind
+    return jax.device_put(x, like.sharding) if is_elsewhere else x

@@ -1,6 +1,6 @@
 """Put stored arrays into the leaves of a template: same shape, same dtype, same placement."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -151,11 +151,10 @@ def _filled(
     """Read arrays and put them into leaves of the template; the others keep their values."""
     wanted: dict[Names, Any] = {}
     pairs = [(join(name), join(source), ours.arrays[name], theirs.arrays[source]) for name, source in sources.items()]
-    check(pairs, [join(name) for name in theirs.arrays], rename)
+    check(pairs, list(map(join, theirs.arrays)), rename)
     for name, source in sources.items():
         wanted |= theirs.wanted(source, ours.arrays[name])
-    for name in ours.expanded(name for name in ours.arrays if name not in sources):
-        _check_value(join(name), template.arrays[name])
+    _check_values(template, ours.expanded(name for name in ours.arrays if name not in sources))
     values, new = fetch(wanted), {name: _phase(template.arrays[name]) for name in ours.phases}
     for name, source in sources.items():
         new |= ours.written(name, theirs.read(source, values))
@@ -169,13 +168,14 @@ def _phase(leaf: Any) -> Any:
     return np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 
-def _check_value(name: str, leaf: Any) -> None:
-    """Check that a leaf that the checkpoint doesn't have has a value to keep."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        raise ValueError(
-            f"`{name}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does not have "
-            f"it. Put an array there to keep."
-        )
+def _check_values(template: Template, names: Iterable[Names]) -> None:
+    """Check that the leaves that the checkpoint doesn't have have values to keep."""
+    for name in names:
+        if isinstance(template.arrays[name], jax.ShapeDtypeStruct):
+            raise ValueError(
+                f"`{join(name)}` of the template is a `jax.ShapeDtypeStruct` without values, and the checkpoint does "
+                f"not have it. Put an array there to keep."
+            )
 
 
 def state_dict(tree: PyTree) -> dict[str, Any]:

@@ -9,6 +9,7 @@ then has.
 The phase of stochastic rounding, which checkpoints in 8 bits had none of at first, may be on one side only.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -115,11 +116,9 @@ def _pairs(arrays: Mapping[Names, Any], others: Mapping[Names, Any]) -> dict[Nam
     both = by_end(_quantized_names(others))
     for name in names:
         codes, scales = (arrays[part] for part in _parts_of(name))
-        for end in _ends(name):
-            if end in both:
-                break
-            forms = ((other, form_of(tuple(others[other].shape), codes, scales)) for other in floats.get(end, ()))
-            if fitting := [(other, form) for other, form in forms if form]:
+        for end in itertools.takewhile(lambda end: end not in both, _ends(name)):
+            fitting = [(x, form_of(tuple(others[x].shape), codes, scales)) for x in floats.get(end, ())]
+            if fitting := [(x, form) for x, form in fitting if form]:
                 like, (bits, block) = max(fitting)
                 array = jax.ShapeDtypeStruct(tuple(others[like].shape), others[like].dtype)
                 found[name] = QuantizedPair(array, bits, block, np.dtype(codes.dtype) == np.uint8)

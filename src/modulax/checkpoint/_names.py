@@ -12,7 +12,7 @@ values into the template.
 import collections
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -147,49 +147,92 @@ def match(
     Raises:
         ValueError: if `strict` and the names don't agree.
     """
-
-    def pairs(old: Mapping[Names, Names]) -> Pairs:
-        return _pairs(template, leaves, saved, old, strict, are_equal)
-
+    matching = _Matching(template, leaves, saved, strict, are_equal)
     old = _old_names(saved, rename)
-    found = pairs(old)
-    taken = set(found.sources.values())
-    fresh = {name: x for name, x in leaves.items() if name not in found.sources}
-    unused = {name: saved[name] for name in old.values() if name not in taken}
+    found = matching.pairs(old)
+    fresh, unused = matching.without_partner(found.sources, old)
+    sources = {name: source for name, source in found.sources.items() if name not in found.left_out}
+    others = matching.without_partner(sources, old)
+    if not fresh and not unused:
+        return Match(sources, *others, {}, found.remarks)
+    nesting = matching.nesting(old)
+    proposed = matching.proposed(nesting, found, fresh, unused, rename)
+    if strict:
+        raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
+    said = remarks_on_copies(nesting, leaves, sources) + _remarks_on_lists(nesting, leaves, old)
+    return Match(sources, *others, proposed, found.remarks + said)
 
-    def works(rules: Mapping[str, str], more: Iterable[tuple[Names, Names]]) -> bool:
+
+class _Matching:
+    """What names are matched by; the arguments are those of `match`."""
+
+    def __init__(
+        self,
+        template: Template,
+        leaves: Mapping[Names, Any],
+        saved: Mapping[Names, Any],
+        strict: bool,
+        are_equal: Callable[[list[Names]], bool],
+    ):
+        self.template, self.leaves, self.saved, self.strict, self.are_equal = template, leaves, saved, strict, are_equal
+
+    def nesting(self, old: Iterable[Names]) -> Nesting:
+        return Nesting(self.template.tree, self.template.joined, self.leaves, old)
+
+    def pairs(self, old: Mapping[Names, Names]) -> Pairs:
+        """The pairs of names; `old` has the names in the checkpoint by what rules make of them."""
+        leaves = self.leaves
+        pairs = Pairs({name: name for name in leaves if name in old}, set(), [], set())
+        if not self.strict and not len(pairs.sources) == len(leaves) == len(old):
+            arrays = {name: self.saved[before] for name, before in old.items()}
+            pairs = paired(self.nesting(old), leaves, arrays, lambda names: self.are_equal([old[x] for x in names]))
+        return pairs._replace(sources={x: old[pairs.sources[x]] for x in leaves if x in pairs.sources})
+
+    def without_partner(
+        self, sources: Mapping[Names, Names], old: Mapping[Names, Names]
+    ) -> tuple[list[Names], list[Names]]:
+        """The names of the template and of the checkpoint that are in no pair."""
+        taken = set(sources.values())
+        return [name for name in self.leaves if name not in sources], [x for x in old.values() if x not in taken]
+
+    def proposed(
+        self, nesting: Nesting, found: Pairs, fresh: list[Names], unused: list[Names], rename: Rename
+    ) -> dict[str, str]:
+        """The rules that would pair what has no partner, if there are such rules that change no other pair."""
+        wanted = {name: self.leaves[name] for name in fresh if name not in found.refused}
+        if not wanted or not unused:
+            return {}
+        in_states = {name: nesting.part(name) for name in self.leaves if nesting.place(name).rest}
+        shared = beside(nesting, self.leaves)
+        given = {name: self.saved[name] for name in unused}
+        rules, more = propose(wanted, given, list(self.saved), shared, in_states, rename, self._fits)
         try:
-            sources = pairs(_old_names(saved, rules)).sources
+            sources = self.pairs(_old_names(self.saved, rules)).sources if more else {}
         except ValueError:
-            return False
-        states = {in_states[name][0] for name, _ in more if name in in_states and name not in shared}
-        is_whole = all(name in sources or in_states[name][0] not in states for name in shared)
-        return is_whole and {*found.sources.items(), *more} <= sources.items()
+            return {}
+        is_right = {*found.sources.items(), *more} <= sources.items()
+        return rules if is_right and _are_whole(sources, more, shared, in_states) else {}
 
-    def fits(source: Names, name: Names) -> bool:
-        leaf, x = leaves.get(name), saved[source]
+    def _fits(self, source: Names, name: Names) -> bool:
+        """Whether an array of the checkpoint has the shape and dtype of the leaf of this name, if there is one."""
+        leaf, x = self.leaves.get(name), self.saved[source]
         return leaf is None or (tuple(np.shape(x)) == as_stored(leaf).shape and has_dtype_of(x, leaf))
 
-    wanted = {name: x for name, x in fresh.items() if name not in found.refused}
-    proposed = {}
-    nesting = Nesting(template.tree, template.joined, leaves, old) if fresh or unused else None
-    if nesting and wanted and unused:
-        in_states = {name: nesting.part(name) for name in leaves if nesting.place(name).rest}
-        shared = beside(nesting, leaves)
-        proposed = propose(wanted, unused, list(saved), shared, in_states, rename, fits, works)
-    if strict and (fresh or unused):
-        raise ValueError(_mismatch(list(map(join, fresh)), list(map(join, unused)), proposed))
-    sources = {name: source for name, source in found.sources.items() if name not in found.left_out}
-    taken = set(sources.values())
-    others = [name for name in leaves if name not in sources], [name for name in old.values() if name not in taken]
-    said = remarks_on_copies(nesting, leaves, sources) + _remarks_on_lists(nesting, leaves, old) if nesting else []
-    return Match(sources, *others, proposed, found.remarks + said)
+
+def _are_whole(
+    sources: Mapping[Names, Names],
+    more: Iterable[tuple[Names, Names]],
+    shared: Collection[Names],
+    in_states: Mapping[Names, tuple[Names, Names]],
+) -> bool:
+    """Whether nothing stays fresh that parameters share, in states of which more leaves are filled."""
+    states = {in_states[name][0] for name, _ in more if name in in_states and name not in shared}
+    return all(name in sources or in_states[name][0] not in states for name in shared)
 
 
 def _remarks_on_lists(nesting: Nesting, *both: Iterable[Names]) -> list[str]:
     """What to say of a list that has more or fewer entries than in the checkpoint, given the names in both."""
-    found = [{x[:i] for x in names for i in range(2, len(x) + 1) if x[i - 1].isdigit()} for names in both]
-    ours, theirs = (collections.Counter(x[:-1] for x in entries) for entries in found)
+    ours, theirs = map(_lengths, both)
     changed = [x for x in ours if x in theirs and ours[x] != theirs[x] and x[-1] not in nesting.keyed]
     said = (
         "`{0}` has {1} entries, and {2} in the checkpoint. They are matched by index: if the first ones are new or "
@@ -199,21 +242,10 @@ def _remarks_on_lists(nesting: Nesting, *both: Iterable[Names]) -> list[str]:
     return [said.format(join(x), ours[x], theirs[x], x[-1], ours[x] - theirs[x]) for x in first]
 
 
-def _pairs(
-    template: Template,
-    leaves: Mapping[Names, Any],
-    saved: Mapping[Names, Any],
-    old: Mapping[Names, Names],
-    strict: bool,
-    are_equal: Callable[[list[Names]], bool],
-) -> Pairs:
-    """The pairs of names; `old` has the names in the checkpoint by what rules make of them."""
-    pairs = Pairs({name: name for name in leaves if name in old}, set(), [], set())
-    if not strict and not len(pairs.sources) == len(leaves) == len(old):
-        arrays = {name: saved[before] for name, before in old.items()}
-        nesting = Nesting(template.tree, template.joined, leaves, old)
-        pairs = paired(nesting, leaves, arrays, lambda names: are_equal([old[name] for name in names]))
-    return pairs._replace(sources={x: old[pairs.sources[x]] for x in leaves if x in pairs.sources})
+def _lengths(names: Iterable[Names]) -> collections.Counter[Names]:
+    """The number of entries of each list."""
+    entries = {x[:i] for x in names for i in range(2, len(x) + 1) if x[i - 1].isdigit()}
+    return collections.Counter(x[:-1] for x in entries)
 
 
 def _old_names(saved: Iterable[Names], rename: Rename) -> dict[Names, Names]:

@@ -135,21 +135,25 @@ class Nesting:
         own, others = self._keys(nesting), self._keys(middle)
         if own is None or others is None:
             return None
-        is_own_rule = self._is_rule(self._own, root + nesting) and root + nesting not in self._outer
-        if own != others and self._is_rule(self._saved, root + middle) and own[-1:] != others[-1:]:
-            is_other = others[-1] in self._known - {self._rules.get(root + nesting, others[-1])}
-            if is_own_rule or (not own and is_other):
-                return None
-        if self._is_of_another_part(root, nesting, middle) or self._is_one_of_more(root, nesting, middle):
+        if nesting != middle and self._is_of_another_rule(place.state, root + middle, own, others):
             return None
-        # The average of `ParamEMA` is no momentum of `Ema`.
-        if nesting != middle and self._holds(self._own, root + nesting) != self._holds(self._saved, root + middle):
+        if self._is_of_another_part(root, nesting, middle) or self._is_one_of_more(root, nesting, middle):
             return None
         # First, so that the state of an adversary is paired with that of an optimizer last.
         detour = self._auxiliary.isdisjoint(nesting) != self._auxiliary.isdisjoint(middle)
-        keys = 0 if own == others else 1 if _is_within(own, others) or _is_within(others, own) else 2
         in_common = self._own.get(root + nesting, set()) & self._saved.get(root + middle, set())
-        return detour, -len(_common_end(nesting, middle)), keys, -len(in_common), nesting != middle
+        shared = len(_common_end(nesting, middle))
+        return detour, -shared, _difference(own, others), -len(in_common), nesting != middle
+
+    def _is_of_another_rule(self, state: Names, saved: Names, own: Names, others: Names) -> bool:
+        """Whether a saved state is that of another rule than a state of the template; both have their keys of parts."""
+        # The average of `ParamEMA` is no momentum of `Ema`.
+        if self._holds(self._own, state) != self._holds(self._saved, saved):
+            return True
+        if own[-1:] == others[-1:] or not self._is_rule(self._saved, saved):
+            return False
+        is_rule = self._is_rule(self._own, state) and state not in self._outer
+        return is_rule or (not own and others[-1] in self._known - {self._rules.get(state, others[-1])})
 
     def _is_of_another_part(self, root: Names, nesting: Names, middle: Names) -> bool:
         """Whether the nestings part at two keys, of which the other tree has one too: it fills or takes that one."""
@@ -247,6 +251,11 @@ def _is_within(short: Names, long: Names) -> bool:
     """Whether the keys occur among the others in the same order."""
     remaining = iter(long)
     return all(key in remaining for key in short)
+
+
+def _difference(own: Names, others: Names) -> int:
+    """How far the keys of parts differ: 0 for none, 1 if there are only more or fewer, 2 for different ones."""
+    return 0 if own == others else 1 if _is_within(own, others) or _is_within(others, own) else 2
 
 
 Near = Mapping[Any, Iterable[tuple[Names, Names]]]

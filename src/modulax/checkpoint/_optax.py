@@ -157,8 +157,7 @@ def state_to_optax(template: PyTree, source: PyTree, optimizer: PyTree = None, p
             f"`{owner}`: the {what} state. Pass `tx.init(params)` of the transformation that corresponds to the "
             f"optimizer.{_hint(lost)}"
         )
-    converted = [name for names in plan.sources.values() for name in names]
-    report = dataclasses.replace(report, remarks=tuple(_remarks_on_forms(form, converted)))
+    report = dataclasses.replace(report, remarks=tuple(_remarks_on_forms(form, plan.used)))
     return _filled(template, own, plan, found, lambda wanted: {x: found[x] for x in wanted}, True), report
 
 
@@ -254,7 +253,7 @@ def _report(
     sources = {x: ", ".join(shown[y] for y in plan.sources[x]) for x in own if x in plan.sources}
     restored = {join(part): source for x, source in sources.items() for part in parts(x)}
     fresh = {x: join(x) for x in own if x not in plan.sources}
-    taken = {source for names in plan.sources.values() for source in names}
+    taken = plan.used
     unused = {x: name for x, name in found.items() if x not in taken}
     lacking, left = map(_without, (fresh, unused), plan.without)
     initial = tuple(join(part) for x in fresh for part in parts(x))

@@ -70,12 +70,7 @@ class Pairing:
         scope = _Scope(list(self._states(given)), outer)
         for state in self._states(wanted):
             self._state(state, scope)
-        for state in scope.given:
-            if not state.keys() <= _FIELDS and self._is_named_chain(state):
-                raise ValueError(
-                    f"The state of `optax.named_chain` has the parts {listing(state)}. Give the parts of the `Chain` "
-                    f"the same names, `Chain({', '.join(f'{key}=...' for key in state)})`."
-                )
+        self._refuse_named_chains(scope.given)
         schedules = [state["count"] for state in scope.given if state.keys() == {"count"}]
         steps = [state["count"] for state in scope.given if _counts_steps(state)]
         known = [*schedules[-1:], *scope.clocks, *([outer] if outer else []), *steps]
@@ -85,15 +80,27 @@ class Pairing:
         self.spare.update(state["count"] for state in scope.given if isinstance(state.get("count"), tuple))
         return [*schedules, *scope.clocks]
 
+    def _refuse_named_chains(self, states: Iterable[_State]) -> None:
+        for state in states:
+            if not state.keys() <= _FIELDS and self._is_named_chain(state):
+                raise ValueError(
+                    f"The state of `optax.named_chain` has the parts {listing(state)}. Give the parts of the `Chain` "
+                    f"the same names, `Chain({', '.join(f'{key}=...' for key in state)})`."
+                )
+
     def _state(self, state: _State, scope: _Scope) -> None:
         """Pair a state; a container that is not given is taken apart."""
         other = self._take(state, scope) if state.keys() != {"count"} else None
-        if other is None:
-            scope.counting += [state[name] for name in _COUNTS if isinstance(state.get(name), tuple)][:1]
-            for field in filter(self._nesting.__contains__, state):
-                for inside in self._states(state[field]):
-                    self._state(inside, scope)
+        if other is not None:
+            self._pair(state, other, scope)
             return
+        scope.counting += [state[name] for name in _COUNTS if isinstance(state.get(name), tuple)][:1]
+        for field in filter(self._nesting.__contains__, state):
+            for inside in self._states(state[field]):
+                self._state(inside, scope)
+
+    def _pair(self, state: _State, other: _State, scope: _Scope) -> None:
+        """Pair the fields of two states."""
         if _counts_steps(other):
             scope.clocks.append(other["count"])
             self.spare.add(other["count"])

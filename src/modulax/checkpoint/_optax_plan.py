@@ -91,13 +91,17 @@ def places_of(owner: str, role: str, tree: PyTree, optimizer: PyTree, params: Py
 def _check_state(owner: str, optimizer: AbstractTransform, ours: Whole) -> None:
     """Raise an error if a state is not one of an optimizer for some parameters."""
     expected = unstack(widened(jax.eval_shape(optimizer.init, ours.params)))
-    other = {name for name, _ in named_leaves(expected)} ^ {name for name, _ in named_leaves(ours.state)}
+    other = {*_names(expected)} ^ {*_names(ours.state)}
     if other:
         raise ValueError(
             f"`{owner}` was given a state that is not one of this `{type(optimizer).__name__}` with these parameters: "
             f"only one of the two has {listing(sorted(map(join, other)))}. Pass the optimizer and the parameters for "
             f"which the state is `optimizer.init(params)`."
         )
+
+
+def _names(tree: PyTree) -> list[Names]:
+    return [name for name, _ in named_leaves(tree)]
 
 
 def _subtree(tree: PyTree, names: Names) -> PyTree:
@@ -123,6 +127,11 @@ class Plan:
     runs: list[Callable[[Arrays], Arrays]] = dataclasses.field(default_factory=list)
     without: tuple[set[Names], set[Names]] = dataclasses.field(default_factory=lambda: (set(), set()))
 
+    @property
+    def used(self) -> set[Names]:
+        """The names in the source of what anything is made from."""
+        return {name for names in self.sources.values() for name in names}
+
     def add_from_optax(self, place: Place, there: Names, found: Arrays) -> None:
         """Plan what a state of modulax is made from, and the parameters beside it.
 
@@ -133,7 +142,7 @@ class Plan:
         """
         theirs = place.outward.made
         conversion = Traced(functools.partial(whole_from_optax, place.optimizer), theirs)
-        pairing = Pairing([name for name, _ in named_leaves(theirs.state)], _below(there, found), place.chains)
+        pairing = Pairing(_names(theirs.state), _below(there, found), place.chains)
         params = _located(theirs, _params_at(there, theirs.params, found), None)
         inputs = {name: x for name, x in params.items() if x in found}
         inputs |= {("state", *name): there + x for name, x in pairing.links.items()}
@@ -152,7 +161,7 @@ class Plan:
             own: the arrays on the side of optax.
         """
         theirs, depends = place.outward.made, place.outward.depends
-        pairing = Pairing(_below(there, own), [name for name, _ in named_leaves(theirs.state)], place.chains)
+        pairing = Pairing(_below(there, own), _names(theirs.state), place.chains)
         params = _located(theirs, _params_at(there, theirs.params, own), None)
         outputs = {x: name for name, x in params.items()}
         outputs |= {there + name: ("state", *x) for name, x in pairing.links.items()}
@@ -195,8 +204,7 @@ class Plan:
 def _located(whole: Whole, params_at: Names | None, state_at: Names | None) -> dict[Names, Names]:
     """The names in a tree of the leaves of parameters and of a state that are at places in it, and not None."""
     places = {"params": params_at, "state": state_at}
-    names = [name for name, _ in named_leaves(whole)]
-    return {name: at + name[1:] for name in names if (at := places[name[0]]) is not None}
+    return {name: at + name[1:] for name in _names(whole) if (at := places[name[0]]) is not None}
 
 
 def _is_free(name: Names, leaf: Any) -> bool:
@@ -222,7 +230,7 @@ def _params_at(there: Names, params: PyTree, names: Arrays) -> Names | None:
     beside = (*there[:-1], "params")
     if there and _below(beside, names):
         return beside
-    ends = [name for name, _ in named_leaves(params)]
+    ends = _names(params)
     places = dict.fromkeys(name[:i] for name in names for i in range(len(name)))
     found = [x for x in places if x[: len(there)] != there and all(x + end in names for end in ends)]
     return found[0] if len(found) == 1 else None

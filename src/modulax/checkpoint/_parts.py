@@ -122,8 +122,10 @@ class StatePart:
             if shapes_of(numbers) != shapes_of(part._numbers_beside(self)):
                 return "the numbers that all parameters share have another form in the old state"
             shifts = {key: self._shift_for(part, key[0]) for key in numbers}
-            moved = {key: x + shifts[key] if shifts[key] else x for key, x in numbers.items()}
-            return {key: Found((*self.where, *key), x, 1.0) for key, x in moved.items()}
+            return {
+                key: Found((*self.where, *key), x + shifts[key] if shifts[key] else x, 1.0)
+                for key, x in numbers.items()
+            }
         if part.counter is None or list(part.numbers) != [(part.counter,)]:
             return "the state has numbers that a momentum does not tell"
         if self.steps is None:
@@ -208,11 +210,11 @@ def _parts_of(
 ) -> Iterator[StatePart]:
     transform = transform.at(state)
     inside = list(transform.each_part(state))
-    own = None
+    own = list[StatePart]()
     if isinstance(state, AbstractState) and jtu.tree_leaves(state):
         fields = _own_fields(state, [part.state for part in inside], params)
-        own = StatePart(transform, state, places[id(state)], inputs, is_auxiliary, around, *fields)
-        around = own.steps
+        own = [StatePart(transform, state, places[id(state)], inputs, is_auxiliary, around, *fields)]
+        around = own[0].steps
     inputs = inputs if transform._gives_gradients else (*inputs, type(transform))
     before = inputs
     for part in inside:
@@ -222,8 +224,7 @@ def _parts_of(
         yield from _parts_of(part.transform, part.state, params, places, at, hidden, around)
         if not part.auxiliary:
             before = (*before, *_changing(part.transform))
-    if own is not None:
-        yield own
+    yield from own
 
 
 def _changing(transform: AbstractTransform) -> Iterator[type]:

@@ -1,6 +1,7 @@
 """Rules for `rename`: how they change names, and which rules would fill what a restore left fresh."""
 
 import collections
+import itertools
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Any
@@ -63,13 +64,12 @@ def leaving_out(sources: Iterable[str], names: Collection[str], rename: Rename) 
     It has their shortest ends that no other name has. Rules move them to names that no template has.
     """
     dropped = {part for name in sources for part in (name, re.sub(r"\.codes$", ".scales", name))}.intersection(names)
-    kept = [name for name in names if name not in dropped]
-    found = {_own_end(name, kept, anywhere=isinstance(rename, Mapping)) for name in dropped}
-    ends = tuple(sorted((end for end in found if end is not None), key=lambda end: (-len(end), end)))
+    kept = {*names} - dropped
+    ends = _own_ends(dropped, kept, anywhere=isinstance(rename, Mapping))
     if isinstance(rename, Mapping):
-        return "" if None in found else str({end: f"left_out.{end}" for end in ends} | _used(rename, kept))
+        return "" if ends is None else str({end: f"left_out.{end}" for end in ends} | _used(rename, kept))
     others = "name" if rename is None else "rename(name)"
-    if None in found:
+    if ends is None:
         return f"lambda name: None if name in {sorted(dropped)} else {others}"
     return f"lambda name: None if name.endswith({ends if ends[1:] else repr(ends[0])}) else {others}"
 
@@ -80,6 +80,12 @@ def _used(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     for name in names:
         _apply_rules(name, rules, used)
     return {old: new for old, new in rules.items() if old in used}
+
+
+def _own_ends(names: Iterable[str], kept: Iterable[str], *, anywhere: bool) -> tuple[str, ...] | None:
+    """The ends of names that no kept one has, the longest first; None if there is none for one of them."""
+    ends = {_own_end(name, kept, anywhere=anywhere) for name in names}
+    return None if None in ends else tuple(sorted(filter(None, ends), key=lambda end: (-len(end), end)))
 
 
 def _own_end(name: str, kept: Iterable[str], *, anywhere: bool) -> str | None:
@@ -103,8 +109,7 @@ def propose(
     in_states: Mapping[Names, tuple[Names, Names]],
     rename: Rename,
     fits: Callable[[Names, Names], bool],
-    works: Callable[[Mapping[str, str], list[tuple[Names, Names]]], bool],
-) -> dict[str, str]:
+) -> tuple[dict[str, str], list[tuple[Names, Names]]]:
     """Find the rules for `rename` that would fill most fresh leaves from unused arrays of the same shapes.
 
     A change of names is proposed if no other one fills as many of the same leaves: two layers of one shape are
@@ -122,22 +127,33 @@ def propose(
             the state and of the parameter. What a state has for a parameter is filled together.
         rename: the rules of the user, which are part of what is proposed.
         fits: whether an array of the checkpoint has the shape and dtype of the leaf of this name, if there is one.
-        works: whether a restore by such rules fills what it does now, and these leaves too, each from the given array,
-            and leaves nothing fresh that parameters share next to them.
+
+    Returns:
+        the rules, and the leaves that they fill, each with the array.
     """
     given = dict(rename) if isinstance(rename, Mapping) else {}
     now = {split(old): split(new) for new, old in renamed(map(join, saved), given).items()}
     kept, rules = now.keys() - unused.keys(), dict[str, str]()
     filled = list[tuple[Names, Names]]()
     for pairs in _best_rules(_possible_rules(fresh, unused, shared, in_states)):
-        for trial in _ways_to_write(pairs):
-            new = {old: _changed(old, trial) or name for old, name in now.items()}
-            if all(new[old] == name for old, name in pairs) and _is_sound(new, now, kept, fits):
-                rules = {join(a): join(b) for a, b in trial} | rules  # the new ones are tried first
-                now, kept, filled = new, kept | dict(pairs).keys(), [*filled, *((name, old) for old, name in pairs)]
-                break
-    proposed = rules | {old: new for old, new in given.items() if old not in rules}
-    return proposed if rules and works(proposed, filled) else {}
+        if sound := next(_sound_ways(pairs, now, kept, fits), None):
+            trial, now = sound
+            rules = {join(a): join(b) for a, b in trial} | rules  # the new ones are tried first
+            kept, filled = kept | dict(pairs).keys(), [*filled, *((name, old) for old, name in pairs)]
+    return rules | {old: new for old, new in given.items() if old not in rules}, filled
+
+
+def _sound_ways(
+    pairs: list[tuple[Names, Names]],
+    now: Mapping[Names, Names],
+    kept: Iterable[Names],
+    fits: Callable[[Names, Names], bool],
+) -> Iterator[tuple[list[_Rule], dict[Names, Names]]]:
+    """Yield lists of rules that make these pairs and leave the others right, with the names that they make."""
+    for trial in _ways_to_write(pairs):
+        new = {old: _changed(old, trial) or name for old, name in now.items()}
+        if all(new[old] == name for old, name in pairs) and _is_sound(new, now, kept, fits):
+            yield trial, new
 
 
 def _ways_to_write(pairs: list[tuple[Names, Names]]) -> Iterator[list[_Rule]]:
@@ -172,7 +188,7 @@ def _best_rules(pairs: _Pairs) -> Iterator[list[tuple[Names, Names]]]:
         best = {rule: found for rule, found in pairs.items() if len(found) == most}
         counts = collections.Counter(name for found in best.values() for pair in found for name in set(pair))
         for found in best.values():
-            if all(counts[name] == 1 for pair in found for name in pair):
+            if max(counts[name] for name in itertools.chain(*found)) == 1:
                 yield found
         pairs = _left(pairs, counts)
 
@@ -191,20 +207,11 @@ def _possible_rules(
 ) -> _Pairs:
     """What changes from the name of an unused array to that of a fresh leaf of its shape and dtype."""
     fields = _state_fields()
-    by_shape = collections.defaultdict[Any, list[Names]](list)
-    for old, x in unused.items():
-        by_shape[tuple(np.shape(x))].append(old)
     pairs: _Pairs = {}
-    for name, leaf in fresh.items():
-        olds = [old for old in by_shape[as_stored(leaf).shape] if has_dtype_of(unused[old], leaf)]
-        if len(olds) ** 2 > _MOST_PAIRS:
-            continue
-        # All counts have one shape, so that it doesn't say which of them is meant.
-        is_count = name in shared and not np.shape(leaf)
-        for old in (x for x in olds if x[-1:] == name[-1:]) if is_count else olds:
-            rule = _part(old, name)
-            if not _is_exchange(rule, fields if name in in_states else set()):
-                pairs.setdefault(rule, []).append((old, name))
+    for old, name in _alike(fresh, unused, shared):
+        rule = _part(old, name)
+        if not _is_exchange(rule, fields if name in in_states else set()):
+            pairs.setdefault(rule, []).append((old, name))
     together = _together(fresh, shared, in_states)
 
     def whole(pairs: list[tuple[Names, Names]]) -> list[tuple[Names, Names]]:
@@ -212,6 +219,21 @@ def _possible_rules(
         return [(old, name) for old, name in pairs if together.get(name, filled) <= filled]
 
     return {rule: kept for rule, found in pairs.items() if (kept := _with_moments(whole(found), fresh, shared))}
+
+
+def _alike(
+    fresh: Mapping[Names, Any], unused: Mapping[Names, Any], shared: Container[Names]
+) -> Iterator[tuple[Names, Names]]:
+    """Yield the pairs of an unused array and a fresh leaf that have one shape and dtype."""
+    by_shape = collections.defaultdict[Any, list[Names]](list)
+    for old, x in unused.items():
+        by_shape[tuple(np.shape(x))].append(old)
+    for name, leaf in fresh.items():
+        olds = [old for old in by_shape[as_stored(leaf).shape] if has_dtype_of(unused[old], leaf)]
+        if len(olds) ** 2 <= _MOST_PAIRS:
+            # All counts have one shape, so that it doesn't say which of them is meant.
+            is_count = name in shared and not np.shape(leaf)
+            yield from ((old, name) for old in olds if not is_count or old[-1:] == name[-1:])
 
 
 def _together(

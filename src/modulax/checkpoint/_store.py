@@ -71,13 +71,8 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
     flat = {_escaped(names): _as_array(plain(x)) for names, x in Template(tree).arrays.items()}
     if not flat:
         raise ValueError("`save(tree=...)` must contain arrays or numbers.")
-    if target.exists() and not overwrite:
-        raise FileExistsError(f"`{target}` already exists. Pass `overwrite=True` to replace it.")
-    if target.exists() and not _may_be_replaced(target):
-        raise FileExistsError(
-            f"`{target}` is not a checkpoint, so that `overwrite=True` doesn't delete it. Give another path, or remove "
-            f"it first."
-        )
+    if target.exists():
+        _check_old(target, overwrite)
     # The old checkpoint is replaced only when the new one is complete.
     fresh = target.with_name(f"{target.name}.{uuid.uuid4().hex}") if target.exists() else target
     try:
@@ -96,6 +91,17 @@ def save(path: str | os.PathLike[str], tree: PyTree, *, overwrite: bool = False)
         target.rename(old)
         fresh.rename(target)
         shutil.rmtree(old)
+
+
+def _check_old(target: Path, overwrite: bool) -> None:
+    """Raise an error if what exists at a path must not be replaced."""
+    if not overwrite:
+        raise FileExistsError(f"`{target}` already exists. Pass `overwrite=True` to replace it.")
+    if not _may_be_replaced(target):
+        raise FileExistsError(
+            f"`{target}` is not a checkpoint, so that `overwrite=True` doesn't delete it. Give another path, or remove "
+            f"it first."
+        )
 
 
 def _remove_leftovers(target: Path, seconds: float = 60.0) -> None:

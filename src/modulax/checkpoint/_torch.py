@@ -60,8 +60,7 @@ def state_from_torch(
             nothing tells the layout of an array, such as a square matrix in a dict.
     """
     theirs = _states_by_path(state_dict, names)
-    rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
-    moments = {path: _moments(x, rates.get(names[path])) for path, x in theirs.items()}
+    moments = _moments_by_path(theirs, state_dict, names)
     steps = [int(x["step"]) for x in theirs.values() if "step" in x]
     form = unstack(widened(template))
     wanted, flat = stored(form), {}
@@ -121,16 +120,16 @@ def _step_counts(form: State, filled: set[Names]) -> Iterator[str]:
     kinds = {section.names: section.kind for section in sections(form)}
     states = dict(states_with_names(form))
     places = list(_places(form))
-    untouched = [x.state for x in places if kinds[*x.state, x.field] == "params" and x.state not in filled]
+    sizes = collections.Counter(x.state for x in places)
+    untouched = {x.state for x in places if kinds[*x.state, x.field] == "params"} - filled
 
     def is_clock(state: Names) -> bool:
-        has_moments = any(x[: len(state)] == state for x in filled)
-        lacks_none = bool(filled) and not any(x[: len(state)] == state for x in untouched)
-        return (*state, "schedule_states") in kinds and (has_moments or lacks_none)
+        is_around_filled, is_around_others = (any(x[: len(state)] == state for x in xs) for xs in (filled, untouched))
+        return (*state, "schedule_states") in kinds and (is_around_filled or not is_around_others)
 
-    for name, field, _, state in places:
+    for name, field, _, state in places if filled else ():
         counts = next((x.metadata.get("counts") for x in dataclasses.fields(states[state]) if x.name == field), None)
-        is_alone = bool(filled) and counts == "steps" and sum(x.state == state for x in places) == 1
+        is_alone = counts == "steps" and sizes[state] == 1
         if (field == "count" and state in filled) or is_alone or (field in ("step", "count") and is_clock(state)):
             yield name
 
@@ -154,12 +153,19 @@ def _in_our_layout(x: np.ndarray, shape: tuple[int, ...], role: AbstractRole, is
         return x.reshape(shape) if role.is_vector and x.size == math.prod(shape) else x
     flax = np.moveaxis(x, (n, n + 1), (-1, -2))
     if role.fan_in and is_known:
-        is_split = len(shape) > x.ndim == n + 2 and math.prod(shape[i] for i in role.fan_out) == x.shape[n]
-        y = x if role.fan_out[0] < role.fan_in[0] else flax
-        return y.reshape(shape) if is_split and x.size == math.prod(shape) else y
-    fitting = [y for y in (x, flax) if y.shape == shape]
-    is_clear = len(fitting) == 1 and x.shape[n] != x.shape[n + 1]
-    return fitting[0] if is_clear else None if fitting else x
+        return _by_role(x, flax, shape, role)
+    if shape not in (x.shape, flax.shape):
+        return x
+    is_clear = x.shape != flax.shape and x.shape[n] != x.shape[n + 1]
+    return (x if x.shape == shape else flax) if is_clear else None
+
+
+def _by_role(x: np.ndarray, flax: np.ndarray, shape: tuple[int, ...], role: AbstractRole) -> np.ndarray:
+    """An array of torch in the layout of its layer, in which several axes may be the outputs."""
+    n = len(role.batch)
+    is_split = len(shape) > x.ndim == n + 2 and math.prod(shape[i] for i in role.fan_out) == x.shape[n]
+    y = x if role.fan_out[0] < role.fan_in[0] else flax
+    return y.reshape(shape) if is_split and x.size == math.prod(shape) else y
 
 
 def _cast(x: Any, dtype: Any) -> Any:
@@ -183,6 +189,13 @@ def _places(template: State) -> Iterator[_Place]:
         stop = next((stop for stop in range(len(keys)) if keys[: stop + 1] in fields), None)
         if stop is not None:
             yield _Place(name, keys[stop], ".".join(keys[stop + 1 :]), keys[:stop])
+
+
+def _moments_by_path(
+    theirs: Mapping[str, Any], state_dict: Mapping[str, Any], names: Mapping[str, Any]
+) -> dict[str, dict[str, np.ndarray]]:
+    rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
+    return {path: _moments(x, rates.get(names[path])) for path, x in theirs.items()}
 
 
 def _moments(theirs: Mapping[str, Any], rate: Any) -> dict[str, np.ndarray]:

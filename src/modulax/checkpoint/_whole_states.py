@@ -7,7 +7,7 @@ correction. So where a parameter has none in the checkpoint, its state begins fr
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,8 +91,8 @@ def in_part(nesting: Nesting, leaves: Iterable[Names], found: Container[Names]) 
     places = {name: nesting.place(name) for name in leaves}
     left_out, said = set[Names](), list[str]()
     for state in _states(nesting, places).values():
-        lacking, fresh = ([x for x in names if x not in found] for names in (state.moments, state.shared))
-        moments, shared = ([x for x in names if x in found] for names in (state.moments, state.shared))
+        moments, lacking = _parted(state.moments, found)
+        shared, fresh = _parted(state.shared, found)
         if shared and not all(nesting.is_copy(places[x]) for x in lacking):  # a copy needs no count
             left_out.update(shared, moments)
             said.append(
@@ -105,6 +105,14 @@ def in_part(nesting: Nesting, leaves: Iterable[Names], found: Container[Names]) 
         elif fresh and moments:
             said.append(f"Fresh next to restored moments: {listing(map(join, fresh))}.")
     return left_out, said
+
+
+def _parted(names: Iterable[Names], found: Container[Names]) -> tuple[list[Names], list[Names]]:
+    """The names that are found, and the others."""
+    there, lacking = list[Names](), list[Names]()
+    for name in names:
+        (there if name in found else lacking).append(name)
+    return there, lacking
 
 
 def _states(nesting: Nesting, places: Mapping[Names, Place]) -> dict[Names, _State]:
@@ -182,10 +190,16 @@ class _Pairing:
         """
         near = []
         for stop in (i for i, key in enumerate(source) if key == way[0] and source[:i] not in taken):
-            there = [(name, source[:stop] + self.places[name].rest) for name in state.shared]
-            distances = [self.nesting.distance(self.places[x], other) for x, other in there if self._fits(x, other)]
-            near += [(source[stop:] != way, distance, -stop) for distance in distances if distance is not None]
+            near += [(source[stop:] != way, distance, -stop) for distance in self._distances(state, source[:stop])]
         return source[: -min(near)[2]] if near else None
+
+    def _distances(self, state: _State, source: Names) -> Iterator[Any]:
+        """Yield how far the names of what a state shares are from those in a saved one."""
+        for name in state.shared:
+            other = source + self.places[name].rest
+            distance = self.nesting.distance(self.places[name], other) if self._fits(name, other) else None
+            if distance is not None:
+                yield distance
 
     def _restored_in(self, where: Names) -> list[Names]:
         """The leaves of a state, and of those inside it, that are restored."""
@@ -196,10 +210,10 @@ class _Pairing:
         clock = self.nesting.clock(where)
         if clock is None or clock in self.found or clock in self.refused or not self._restored_in(where):
             return
-        inside = (self.nesting.clock(state) for state in self.states if state[:-1] == where)
-        clocks = [name for name in inside if name is not None and name in self.found]
+        inside = {self.nesting.clock(state) for state in self.states if state[:-1] == where}
+        clocks = [source for name, source in self.found.items() if name in inside]
         if len(clocks) == 1:
-            self.found[clock] = self.found[clocks[0]]
+            self.found[clock] = clocks[0]
         else:
             self.remarks.append(f"Fresh around restored states: `{join(clock)}`. Schedules that follow it begin again.")
 

@@ -19,7 +19,7 @@ from .._protocol.schedule import AbstractSchedule, WrappedSchedule, wraps_functi
 
 # Libraries whose functions read nothing that changes: that of pytest is in functions with an `assert`.
 _LIBRARIES = {"_pytest", "builtins", "chex", "equinox", "jax", "jaxlib", "math", "modulax", "numpy"}
-_VALUES = (int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype, jax.Array)
+_VALUES = (int, float, complex, str, bytes, type(None), type(...), np.generic)
 _CHANGES = object()  # in the place of what may change by itself
 _same = functools.partial(types.MethodType, type)  # equal for the same object only, as methods are
 
@@ -101,31 +101,45 @@ def _read_by(x: Any, names: tuple[str, ...] = (), seen: frozenset[Any] = frozens
     """
     if (key := (id(x), names)) in seen:
         return
-    within: list[Any] = []
-    schedule = getattr(x, "schedule", x)  # of a function that `modulax.compat` has made
-    home = x.__name__ if isinstance(x, types.ModuleType) else getattr(x, "__module__", None) or type(x).__module__
-    if isinstance(x, _VALUES):
-        yield _same(x) if isinstance(x, (jax.Array, np.dtype)) else x
-    elif isinstance(x, tuple):
-        within = [*x]
-    elif isinstance(x, functools.partial):
-        within = [x.func, *x.args, *x.keywords.values()]
-    elif isinstance(schedule, AbstractSchedule):
-        yield _same(schedule)
-        within = [y.function for y in jtu.tree_leaves(schedule, is_leaf=wraps_function) if wraps_function(y)]
-    elif home.partition(".")[0] in _LIBRARIES:
-        yield _CHANGES if isinstance(x, (dict, list, set, bytearray, np.ndarray)) else x
-    elif isinstance(x, (types.ModuleType, type)):
-        yield x
-        names = () if home in sys.stdlib_module_names else names
-        within = [vars(y)[name] for y in getattr(x, "__mro__", (x,)) for name in names if name in vars(y)]
-    elif isinstance(function := getattr(x, "__wrapped__", x), types.FunctionType):  # by `jax.jit`
-        yield function
-        names = _names(function.__code__)
-        within = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
-        within += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        within += [function.__globals__[name] for name in names if name in function.__globals__]
-    else:
-        yield _CHANGES
+    own, within, names = _taken_apart(x, names)
+    yield from own
     for y in within:
         yield from _read_by(y, names, seen | {key})
+
+
+def _taken_apart(x: Any, names: tuple[str, ...]) -> tuple[list[Any], list[Any], tuple[str, ...]]:
+    """What tells a value from others, what it reads in turn, and the names in the code that reads this."""
+    schedule = getattr(x, "schedule", x)  # of a function that `modulax.compat` has made
+    if isinstance(x, _VALUES):
+        return [x], [], names
+    if isinstance(x, tuple):
+        return [], [*x], names
+    if isinstance(x, functools.partial):
+        return [], [x.func, *x.args, *x.keywords.values()], names
+    if isinstance(schedule, (AbstractSchedule, jax.Array, np.dtype)):
+        wrapped = filter(wraps_function, jtu.tree_leaves(schedule, is_leaf=wraps_function))
+        return [_same(schedule)], [y.function for y in wrapped], names
+    if _home(x).partition(".")[0] in _LIBRARIES:
+        return [_CHANGES if isinstance(x, (dict, list, set, bytearray, np.ndarray)) else x], [], names
+    if isinstance(x, (types.ModuleType, type)):
+        return [x], _attributes(x, names), names
+    function = getattr(x, "__wrapped__", x)  # by `jax.jit`
+    return _read_by_function(function) if isinstance(function, types.FunctionType) else ([_CHANGES], [], names)
+
+
+def _home(x: Any) -> str:
+    """The name of the module that a value is from."""
+    return x.__name__ if isinstance(x, types.ModuleType) else getattr(x, "__module__", None) or type(x).__module__
+
+
+def _attributes(x: Any, names: tuple[str, ...]) -> list[Any]:
+    """The attributes of a module or a class that have one of the names; none of Python's own."""
+    names = () if _home(x) in sys.stdlib_module_names else names
+    return [vars(y)[name] for y in getattr(x, "__mro__", (x,)) for name in names if name in vars(y)]
+
+
+def _read_by_function(function: types.FunctionType) -> tuple[list[Any], list[Any], tuple[str, ...]]:
+    names = _names(function.__code__)
+    within = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+    within += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [function], within + [function.__globals__[name] for name in names if name in function.__globals__], names

@@ -11,7 +11,7 @@ here, and `MaskedNode()` in optax. A `Form` holds a tree like the parameters, in
 import contextlib
 import dataclasses
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -224,16 +224,19 @@ def rule_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
     named = dict(zip(type(theirs)._fields, theirs, strict=True))
     fields = TWINS[type(theirs).__name__].fields
     names = {own: name for name, own in reversed(fields.items())}  # the first of several
-    values = {}
-    for field in dataclasses.fields(ours):
-        value = named.get(names.get(field.name, ""))
-        if field.name == "count" and "is_initial_step" in named:
-            # optax only knows whether it is 0.
-            value = jnp.where(named["is_initial_step"], 0, 1 if form.count is None else form.count).astype(jnp.int32)
-        elif field.name in ("count", "skipped"):  # which optax may not count, and counts with floats in MADGRAD
-            value = no_steps() if value is None else as_count(value)
-        values[field.name] = _back(field, value, form)
-    return ours(**values)
+    fields = dataclasses.fields(ours)
+    return ours(**{x.name: _back(x, _given(x.name, named, names.get(x.name, ""), form), form) for x in fields})
+
+
+def _given(own: str, named: Mapping[str, Any], name: str, form: Form) -> Any:
+    """The value of a field in optax's state, where it may have another name."""
+    value = named.get(name)
+    if own == "count" and "is_initial_step" in named:
+        # optax only knows whether it is 0.
+        return jnp.where(named["is_initial_step"], 0, 1 if form.count is None else form.count).astype(jnp.int32)
+    if own in ("count", "skipped"):  # which optax may not count, and counts with floats in MADGRAD
+        return no_steps() if value is None else as_count(value)
+    return value
 
 
 # States that hold the step count of a schedule, which an optimizer here counts itself.
@@ -352,8 +355,7 @@ def container_to_optax(t: Any, state: Any, form: Form) -> Theirs:
     """Convert the state of a container to the NamedTuple with the states of its parts, or these parts alone."""
     if isinstance(state, AbstractStackedState) and state.together():
         return state  # its trees are not like the parameters
-    parts = {field.metadata["part"]: getattr(t, field.name) for field in part_fields(t)}
-    parts = {name: x for name, x in parts.items() if isinstance(name, str) and x is not None and hasattr(state, name)}
+    parts = {own: x for own, x in _transforms(t).items() if hasattr(state, own)}
     theirs = rule_to_optax(t, with_fields(state, **dict.fromkeys(parts, OurEmptyState())), form)
     converted = {own: to_optax(x, getattr(state, own), form) for own, x in parts.items()}
     if not is_state(theirs):  # of a container that optax does not have
@@ -375,10 +377,16 @@ def container_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
 
 def _parts(t: Any, theirs: Theirs) -> list[tuple[str, str, AbstractTransform]]:
     """The parts of a container, with the fields of their states in optax and here."""
-    found = {field.metadata["part"]: getattr(t, field.name) for field in part_fields(t)}
+    found = _transforms(t)
     is_ours = isinstance(theirs, AbstractState)
     fields = {name: name for name in vars(theirs)} if is_ours else TWINS[type(theirs).__name__].fields
-    return [(name, own, found[own]) for name, own in fields.items() if found.get(own) is not None]
+    return [(name, own, found[own]) for name, own in fields.items() if own in found]
+
+
+def _transforms(t: Any) -> dict[str, AbstractTransform]:
+    """The parts of a container by the fields of their states."""
+    found = {field.metadata["part"]: getattr(t, field.name) for field in part_fields(t)}
+    return {own: x for own, x in found.items() if isinstance(own, str) and x is not None}
 
 
 lays_out([AbstractTransform], rule_to_optax, rule_from_optax)

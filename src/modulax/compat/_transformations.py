@@ -113,9 +113,7 @@ class Method:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method, with numbers and integers as floating-point arrays."""
         if any(map(Reading.has_changed, self._compiled)):
-            self._compiled, self._times = [], self._times + 1
-            is_rare = self._times <= _MOST_COMPILED
-            self._called = with_callers_schedules(self.transform, self._compiled if is_rare else None)
+            self._read_again()
         if not self._is_python:
             args = tuple(as_arrays(x) if i != 1 else x for i, x in enumerate(args))
             kwargs |= {key: as_arrays(kwargs[key]) for key in ("updates", "params") if key in kwargs}
@@ -126,6 +124,11 @@ class Method:
             return self._of_pair(**dict(zip(names, args, strict=False)) | kwargs)
         with any_range():
             return self._function(self._called, *args, **kwargs)
+
+    def _read_again(self) -> None:
+        self._compiled, self._times = [], self._times + 1
+        is_rare = self._times <= _MOST_COMPILED
+        self._called = with_callers_schedules(self.transform, self._compiled if is_rare else None)
 
     def _of_pair(self, params: Any, updates: Any = None, state: Any = None, **extra: Any) -> Any:
         """Call a method of `Lookahead` with a pair of parameters, which stays outside of the compiled program."""
@@ -228,9 +231,8 @@ def native(x: Any) -> Any:
     """The transform that a transformation of optax stands for; anything else is returned as it is."""
     if isinstance(x, AbstractTransform) or inspect.isclass(x):
         return x
-    is_plain = type(x) is tuple and len(x) == 2 and all(callable(y) and not hasattr(y, "each_part") for y in x)
-    init, update = x if is_plain else (getattr(x, "init", None), getattr(x, "update", None))
-    if not callable(init) or not callable(update) or _is_stateful_schedule(x, init):
+    init, update = _functions_of(x)
+    if init is None:
         return x
     if isinstance(init, Method) and isinstance(update, Method) and init.transform is update.transform:
         return init.transform
@@ -238,6 +240,14 @@ def native(x: Any) -> Any:
         return _Aggregator(init, update)
     names = {cls.__name__ for cls in type(x).__mro__}
     return Pair(init, update, bool({"GradientTransformationExtraArgs", "MultiSteps"} & names))
+
+
+def _functions_of(x: Any) -> tuple[Any, Any]:
+    """The functions `init` and `update` of a transformation; None if it is something else."""
+    is_plain = type(x) is tuple and len(x) == 2 and all(callable(y) and not hasattr(y, "each_part") for y in x)
+    init, update = x if is_plain else (getattr(x, "init", None), getattr(x, "update", None))
+    is_other = not callable(init) or not callable(update) or _is_stateful_schedule(x, init)
+    return (None, None) if is_other else (init, update)
 
 
 def _is_stateful_schedule(x: Any, init: Callable[..., Any]) -> bool:

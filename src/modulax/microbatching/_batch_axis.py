@@ -81,10 +81,8 @@ def number_of_examples(owner: str, batch: Batch) -> int:
                 f"`{owner}`: the example axis of `{name}` must be an integer, which holds for all of its arrays, got "
                 f"{axis!r}."
             )
-        for path, x in leaves_with_paths(tree):
-            if not is_array(x):
-                continue
-            at = f"{name}.{path}" if path else name
+        for path, x in [(path, x) for path, x in leaves_with_paths(tree) if is_array(x)]:
+            at = f"{name}.{path}".rstrip(".")
             if not -x.ndim <= axis < x.ndim:
                 raise ValueError(
                     f"`{owner}`: `{at}` has shape {x.shape}, but its examples should be on axis {axis}. Specify which "

@@ -383,16 +383,18 @@ def _boxed(
     places = tuple(place(names, own) for (names, _), own in zip(leaves, extras, strict=True))
     structure = _Structure(places, jtu.tree_structure(state))
     of_variables: dict[str, Any] = {place[0]: own for place, own in zip(places, extras, strict=True)}
-
-    def box(x: Any, own: dict[str, Any] | None) -> nnx.Variable:
-        if not own:
-            return nnx.optimizer.OptArray(x)
-        if is_divided and "out_sharding" in own and isinstance(x.sharding, NamedSharding):
-            own = own | {"out_sharding": tuple(x.sharding.spec)}  # NNX would move it back to its parameter
-        return nnx.optimizer.OptVariable(x, **own)
-
     values = structure.values(state).items()
-    return structure, {name: _StepCount(x) if name == "step" else box(x, of_variables[name]) for name, x in values}
+    return structure, {name: _box(name, x, of_variables[name], is_divided) for name, x in values}
+
+
+def _box(name: str, x: Any, own: dict[str, Any] | None, is_divided: bool) -> nnx.Variable:
+    if name == "step":
+        return _StepCount(x)
+    if not own:
+        return nnx.optimizer.OptArray(x)
+    if is_divided and "out_sharding" in own and isinstance(x.sharding, NamedSharding):
+        own = own | {"out_sharding": tuple(x.sharding.spec)}  # NNX would move it back to its parameter
+    return nnx.optimizer.OptVariable(x, **own)
 
 
 def _metadata(parameter: nnx.Variable) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ the name of the transform that an instruction comes from.
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -193,7 +194,7 @@ class _Program:
                 branches = [self._walk(b, times) for b in self._called(i)]
                 found += max(branches, key=_weight)
             elif i.opcode in ("call", "async-start"):
-                found += [x for called in self._called(i) for x in self._walk(called, times)]
+                found += itertools.chain(*(self._walk(called, times) for called in self._called(i)))
             elif moved := self._moved(i, shapes):
                 owners = collections.Counter(self._owners(i)).most_common()
                 found.append(Kernel(i, moved, times, tuple(name for name, _ in owners)))
@@ -213,10 +214,13 @@ class _Program:
             yield times * _flops(i, self.shapes[name])
         elif i.kind == "fusion":
             for called in self._called(i):
-                goes_on = self._goes_on(called)
-                for inner in self.computations[called]:
-                    if inner.kind not in COLLECTIVES or not goes_on:
-                        yield from self._arithmetic(inner, called, times)
+                yield from self._fused_arithmetic(called, times)
+
+    def _fused_arithmetic(self, name: str, times: int) -> Iterator[Collective | int]:
+        goes_on = self._goes_on(name)
+        for i in self.computations[name]:
+            if i.kind not in COLLECTIVES or not goes_on:
+                yield from self._arithmetic(i, name, times)
 
     def _goes_on(self, name: str) -> bool:
         """Whether fused instructions continue or end a collective that others have started.
@@ -269,9 +273,10 @@ class _Program:
             return 2 * reads[1]
         if i.kind == "fusion":
             (called,) = self._called(i)
-            if i.opcode == "fusion-start":  # its result holds the operands again, and a flag
-                writes = sum(array_bytes(x.shape) for x in self.computations[called] if x.is_root)
-            return self._moved_fused(self.computations[called], reads, writes)
+            # The result of a start holds the operands again, and a flag.
+            results = [x.shape for x in self.computations[called] if x.is_root]
+            written = sum(map(array_bytes, results)) if i.opcode == "fusion-start" else writes
+            return self._moved_fused(self.computations[called], reads, written)
         return sum(reads) + writes
 
     def _moved_fused(self, inner: list[Instruction], reads: list[int], writes: int) -> int:
@@ -279,9 +284,7 @@ class _Program:
         whole = {i.name: i for i in inner}
         parameters = {i.name: int(i.operands[0]) for i in inner if i.opcode == "parameter"}
         for name, number in parameters.items():
-            users = [i for i in inner if name in i.operands]
-            if users and all(i.opcode in ("dynamic-slice", "slice") and i.operands[0] == name for i in users):
-                reads[number] = min(reads[number], sum(array_bytes(i.shape, everywhere=True) for i in users))
+            reads[number] = _read_by(inner, name, reads[number])
         for i in inner:
             if i.opcode != "dynamic-update-slice":
                 continue
@@ -292,6 +295,13 @@ class _Program:
                 writes -= max(array_bytes(i.shape) - update, 0)
                 reads[parameters[target]] = 0
         return sum(reads) + max(writes, 0)
+
+
+def _read_by(inner: list[Instruction], name: str, whole: int) -> int:
+    """Bytes of an operand that instructions read: those of its slices, unless one reads more of it."""
+    users = [i for i in inner if name in i.operands]
+    is_sliced = users and all(i.opcode in ("dynamic-slice", "slice") and i.operands[0] == name for i in users)
+    return min(whole, sum(array_bytes(i.shape, everywhere=True) for i in users)) if is_sliced else whole
 
 
 def _owner(op_name: str) -> str:

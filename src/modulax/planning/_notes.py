@@ -25,16 +25,13 @@ def notes(plan: Plan, elements: int, zero: str | tuple[str, ...] | None, is_upda
         yield f"{listing(plan.resharded)} come back with other shardings: the next step is another program. {remedy}"
     least = _SMALL * (plan.param_bytes + plan.state_bytes)
     for field in plan.state:
-        if field.bytes > least:
-            yield from _of_field(field, zero)
+        yield from _of_field(field, zero) if field.bytes > least else ()
     if is_update:
         yield from _of_update(plan, elements)
-    for transfer in plan.collectives:
-        if transfer.transform and transfer.kind != "all-reduce" and transfer.bytes > least:
-            yield (
-                f"`{transfer.transform}` exchanges {bytes_text(transfer.bytes)} in {transfer.count:,} "
-                f"{transfer.kind}{'s' * (transfer.count > 1)}."
-            )
+    for x in plan.collectives:
+        if x.transform and x.kind != "all-reduce" and x.bytes > least:
+            count = f"{x.count:,} {x.kind}{'s' * (x.count > 1)}"
+            yield f"`{x.transform}` exchanges {bytes_text(x.bytes)} in {count}."
 
 
 def _of_field(field: StateField, zero: str | tuple[str, ...] | None) -> Iterator[str]:

@@ -106,11 +106,12 @@ def _parsed(name: str) -> tuple[str, Chip | None, tuple[int, ...]]:
         known = [*CHIPS, "cpu"]
         raise ValueError(f"`topology({name!r})`: the chips are {listing(known)}.{suggestion(kind, known)}")
     chip = CHIPS.get(kind)
-    dimensions = chip.dimensions if chip else 0
     layout = tuple(map(int, match[2].split("x"))) if match else ()
-    if len(layout) != max(dimensions, 1) or 0 in layout:
-        example = "x".join("4" * dimensions) or "8"
-        what = f"number of chips along each of {dimensions} dimensions" if dimensions else "number of devices"
+    example, what = "8", "number of devices"
+    if chip is not None and chip.dimensions:
+        example = "x".join("4" * chip.dimensions)
+        what = f"number of chips along each of {chip.dimensions} dimensions"
+    if len(layout) != example.count("x") + 1 or 0 in layout:
         raise ValueError(f'`topology({name!r})`: write the {what} after the colon, such as `"{kind}:{example}"`.')
     return kind, chip, layout
 

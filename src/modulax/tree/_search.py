@@ -80,11 +80,13 @@ def _find(tree: PyTree, key: str, filtering: Filtering) -> list[_Node]:
             f"`modulax.tree`: the name must be a string, got a `{type(key).__name__}`: write `get(tree, name)`."
         )
     nodes = list(_nodes(tree))
-    found = _fields_first([n for n in nodes if n.is_found_by(key, ends_with)])
-    if not found and is_pattern(key):
-        matching = {n.names: n for n in nodes if n.is_found_by(key, fits)}
-        found = [matching[names] for names in outermost(matching)]
+    found = _fields_first([n for n in nodes if n.is_found_by(key, ends_with)]) or _matching(nodes, key)
     return [n for n in found if filtering is None or filtering(n.path, n.value)]
+
+
+def _matching(nodes: list[_Node], key: str) -> list[_Node]:
+    matching = {n.names: n for n in nodes if is_pattern(key) and n.is_found_by(key, fits)}
+    return [matching[names] for names in outermost(matching)]
 
 
 def _fields_first(nodes: list[_Node]) -> list[_Node]:
@@ -149,8 +151,8 @@ def get(tree: PyTree, key: str, default: Any = _NO_DEFAULT, filtering: Filtering
     tree = unstack(tree)
     found = _find(tree, key, filtering)
     if len(found) > 1:
-        paths = [n.path for n in found]
-        remedy = f"Choose one with `filtering={_filtering(key)}`" if key in paths else "Write one of them"
+        is_whole = key in [n.path for n in found]
+        remedy = f"Choose one with `filtering={_filtering(key)}`" if is_whole else "Write one of them"
         remedy += f", or `tree.get_all_with_path(..., {key!r})` for all."
         raise ambiguous_name(f"tree.get(..., {key!r})", [n.names for n in found], remedy)
     if not found and default is _NO_DEFAULT:
@@ -205,15 +207,18 @@ def set(tree: PyTree, filtering: Filtering = None, /, **changes: Any) -> PyTree:
         if not found:
             raise _unknown(call, key, out, filtering)
         if len(found) > 1 and not is_pattern(key):
-            paths = [n.path for n in found]
-            remedy = f'Write one of them as `tree.set(..., **{{"{paths[0]}": ...}})`'
-            if key in paths:
-                remedy = f"Choose one with `tree.set(..., {_filtering(key)}, {as_argument(key)})`"
-            remedy += f', or change them all with `**{{"*.{key}": ...}}`.'
-            raise ambiguous_name(call, [n.names for n in found], remedy)
+            raise _several(call, key, found)
         for node in found:
             out = with_value(out, tuple(map(entry_of, node.keys)), _like(node.value, value, node.path or key))
     return stack_like(out, tree)
+
+
+def _several(call: str, key: str, found: list[_Node]) -> NamingError:
+    remedy = f'Write one of them as `tree.set(..., **{{"{found[0].path}": ...}})`'
+    if key in [n.path for n in found]:
+        remedy = f"Choose one with `tree.set(..., {_filtering(key)}, {as_argument(key)})`"
+    remedy += f', or change them all with `**{{"*.{key}": ...}}`.'
+    return ambiguous_name(call, [n.names for n in found], remedy)
 
 
 def _like(old: PyTree, new: PyTree, where: str) -> PyTree:
@@ -249,7 +254,7 @@ def _leaf_like(old: Any, new: Any, where: str) -> Any:
         raise ValueError(f"`tree.set`: at `{where}` the shape is {old.shape}, and the new value's is {new.shape}.")
     if new.dtype == dtype and not isinstance(new, (np.ndarray, np.generic)):
         return new
-    if new.dtype != dtype and rank_of(new.dtype) > rank_of(dtype):
+    if rank_of(new.dtype) > rank_of(dtype):
         raise ValueError(f"`tree.set`: at `{where}` there is {dtype}, which cannot hold a value of dtype {new.dtype}.")
     if isinstance(new, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(new.shape, dtype, sharding=new.sharding)
