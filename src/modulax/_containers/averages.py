@@ -48,6 +48,17 @@ def _moved(average: PyTree, params: Params, steps: Updates, rate: Any, moves: Ar
     return put(means)
 
 
+class AbstractParameterAverage(AbstractContainer):
+    """A container that averages the parameters which its part trains."""
+
+    _keeps = "direction"
+    _why_last = KEEPS_PARAMETERS
+    needs: ClassVar[tuple[str, ...]] = ("params",)
+    clock: ClassVar[Clock] = "steps"
+    is_arraywise: ClassVar[bool] = True
+    is_one_pass: ClassVar[bool] = True
+
+
 class ParamEMAState(AbstractState):
     """State of `ParamEMA`: the inner state, the number of steps, the sum of the weights, and the average."""
 
@@ -57,7 +68,7 @@ class ParamEMAState(AbstractState):
     ema: PyTree = like_params(copied=True)
 
 
-class ParamEMA(AbstractContainer):
+class ParamEMA(AbstractParameterAverage):
     r"""Exponential moving average (EMA) of the parameters, for evaluation.
 
     $$
@@ -107,13 +118,6 @@ class ParamEMA(AbstractContainer):
     start: Number = number(0, needs=NON_NEGATIVE)
     every: Number = number(1, needs=WHOLE)
     dtype: DTypeLike | None = eqx.field(static=True, default=None)
-
-    _keeps = "direction"
-    _why_last = KEEPS_PARAMETERS
-    needs: ClassVar[tuple[str, ...]] = ("params",)
-    clock: ClassVar[Clock] = "steps"
-    is_arraywise: ClassVar[bool] = True
-    is_one_pass: ClassVar[bool] = True
 
     def init(self, params: Params) -> ParamEMAState:
         """Return the inner state, and a copy of the parameters as their average."""
@@ -174,7 +178,7 @@ class ParamAverageState(AbstractState):
     snapshots: PyTree = like_params(exact=True)
 
 
-class ParamAverage(AbstractContainer):
+class ParamAverage(AbstractParameterAverage):
     r"""Uniform average of the parameters, for evaluation: of all (SWA) or of the latest (LAWA).
 
     $$
@@ -209,13 +213,6 @@ class ParamAverage(AbstractContainer):
     start: Number = number(0, needs=NON_NEGATIVE)
     every: Number = number(1, needs=WHOLE)
     window: int | None = eqx.field(static=True, default=None, metadata={"least": 1})
-
-    _keeps = "direction"
-    _why_last = KEEPS_PARAMETERS
-    needs: ClassVar[tuple[str, ...]] = ("params",)
-    clock: ClassVar[Clock] = "steps"
-    is_arraywise: ClassVar[bool] = True
-    is_one_pass: ClassVar[bool] = True
 
     def init(self, params: Params) -> ParamAverageState:
         """Return the inner state, and copies of the parameters in the places of the average or of the snapshots."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._protocol.container import AbstractContainer, refuse_examples, required_part
+from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import choice
 from .._protocol.masks import received, select
 from .._protocol.optimizer import AbstractOptimizer, after_step, at_step
@@ -27,7 +27,7 @@ from ..tree._leafmap import map_arithmetic
 from .arraywise import acts_on_entries
 from .chain import Chain, ChainState, is_chain_state
 from .optax_adapters import FromFunctions, FromOptax
-from .order import decays_in, mistakes_around
+from .order import decays_in, mistakes_around, refuse_examples
 
 _LEAST = 1e-3  # of the mean of a mask, as in the authors' code
 

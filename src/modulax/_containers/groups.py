@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.tree_util as jtu
+import numpy as np
 
 from .._protocol.container import check_optimizer
 from .._protocol.hyperparameters import find_all
 from .._protocol.transform import AbstractTransform
 from .._roles.labels import by_path_or_role
 from .._roles.role import AbstractRole
-from .._support.keys import another_key, is_key_data
+from .._support.keys import is_key_data
 from .._support.methods import explained
 from .partition import Partition
 
@@ -85,7 +86,7 @@ def _with_own_draws(changed: AbstractTransform, optimizer: AbstractTransform, n:
     before = [x for x in jtu.tree_leaves(optimizer) if is_key_data(x)]
     leaves, treedef = jtu.tree_flatten(changed)
     # A key that was given to the group is another object.
-    return treedef.unflatten([another_key(x, n) if any(x is y for y in before) else x for x in leaves])
+    return treedef.unflatten([_another_key(x, n) if any(x is y for y in before) else x for x in leaves])
 
 
 def _names_of(changes: Mapping[Any, Any]) -> dict[Any, str]:
@@ -103,3 +104,10 @@ def _name(key: Any) -> str:
     if not isinstance(key, type) or not issubclass(key, AbstractRole):
         raise ValueError(f"`groups`: a key must be a pattern or the class of a role, such as `Bias`, got {key!r}.")
     return key.__name__.lower()
+
+
+def _another_key(x: Any, n: int) -> Any:
+    """Raw key data of other draws than those of `x`, for each number `n` above 0 of other ones."""
+    shift = np.zeros(x.shape[-1], np.uint32)
+    shift[0] = n * 0x9E3779B9 % 2**32
+    return x + shift

@@ -22,9 +22,8 @@ from jaxtyping import DTypeLike
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.hyperparameters import Hyperparameters
-from .._protocol.last_step import at_last_step
 from .._protocol.schedule import is_schedule
-from .._protocol.schedule_values import advance, schedule_states, with_current_values
+from .._protocol.schedule_values import advance, at_last_step, schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform, Clock, Part, everything_in
 from .._support.arithmetic import default_float, safe_increment
 from .._support.keys import is_key_data
@@ -47,12 +46,7 @@ class InjectedState(AbstractState):
     dotted path of the field that holds each, or None if there are none.
     """
 
-    optax_fields = (
-        "count",
-        "hyperparams",
-        "hyperparams_states=schedule_states",
-        "inner_state",
-    )
+    optax_fields = ("count", "hyperparams", "hyperparams_states=schedule_states", "inner_state")
 
     count: Count = shared()
     hyperparameters: Any = shared()

@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 from .._protocol.apply_updates import apply_updates
 from .._protocol.container import in_dtypes_of, required_part
 from .._protocol.fields import Number, required_number
-from .._protocol.last_step import in_rounds
+from .._protocol.schedule_values import in_rounds
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import FRACTION, WHOLE

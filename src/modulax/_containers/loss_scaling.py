@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float
 
-from .._protocol.container import AbstractContainer, only_state, required_part
+from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment
@@ -123,5 +123,11 @@ def loss_scale(state: State) -> Float[Array, ""]:
     Raises:
         ValueError: if there is not exactly one state of `LossScaling`.
     """
-    remedy = "Call it with the state of `LossScaling(...)`, from `init` or `update`."
-    return only_state(state, LossScalingState, "loss_scale", remedy).loss_scale
+    nodes = jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, LossScalingState))
+    states = [x for x in nodes if isinstance(x, LossScalingState)]
+    if len(states) != 1:
+        raise ValueError(
+            f"`loss_scale` needs exactly one state of `LossScaling`, and found {len(states)} in "
+            f"`{type(state).__name__}`. Call it with the state of `LossScaling(...)`, from `init` or `update`."
+        )
+    return states[0].loss_scale

@@ -1,5 +1,6 @@
 """`LowBit`: the moments of any optimizer in 8 or 4 bits."""
 
+import collections
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, PyTree, UInt32
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.masks import Mask, mask, mask_or_all
@@ -16,8 +17,9 @@ from .._support.keys import key, next_keys
 from .._support.module import AbstractState, nested, shared
 from .._support.placement import typed_like
 from .._support.types import Params, State, Updates
-from ..numerics._quantized import quantized
-from ..tree._quantized import dequantize, quantize_like
+from ..numerics._quantized import quantize_together, quantized
+from ..tree._leafmap import map_leaves
+from ..tree._quantized import dequantize, is_quantized
 from ..tree._stacks import stacked_states
 from ..tree._state import declarations, owners
 
@@ -123,9 +125,9 @@ class LowBit(AbstractContainer):
         # codes, and doesn't store them in float32.
         inner_state = _divided_like(dequantize(state.inner_state), updates)
         updates, new = self.inner.update(updates, inner_state, params, **extra)
-        # No keys for the arrays: `quantize_like` takes its seeds from the raw data, of which the last word is a phase.
+        # No keys for the arrays: their seeds are from the raw data, of which the last word is a phase.
         next_key = None if state.rng_key is None else state.rng_key.at[-1].add(_TURN)
-        return updates, LowBitState(quantize_like(new, state.inner_state, state.rng_key, updates), next_key)
+        return updates, LowBitState(_quantized_like(new, state.inner_state, state.rng_key, updates), next_key)
 
     # Overridden because the inner transform reads its own state.
     def eval_params(self, state: LowBitState, params: Params) -> Params:
@@ -166,3 +168,34 @@ def _divided_like(state: State, updates: Updates) -> State:
     return treedef.unflatten(
         [x if i is None else typed_like(x, arrays[i]) for x, i in zip(leaves, places, strict=True)]
     )
+
+
+def _quantized_like(tree: PyTree, like: PyTree, words: Array | None, params: PyTree) -> PyTree:
+    """Store the arrays of a tree in the form that they have in another tree; the inverse of `dequantize`.
+
+    Args:
+        tree: a state.
+        like: a tree of the same structure, with quantized arrays in the place of some.
+        words: raw data of a random key for stochastic rounding; None rounds to the nearest value.
+        params: the parameters: the arrays of one of them are quantized together.
+    """
+    forms, treedef = jtu.tree_flatten(like, is_leaf=is_quantized)
+    leaves = treedef.flatten_up_to(tree)
+    at = [i for i, x in enumerate(forms) if is_quantized(x)]
+    # Keys of JAX's generator, one for each array, would take longer to compile than all the rest.
+    seeds = {} if words is None else {i: jnp.stack([words[0] + np.uint32(n), words[-1]]) for n, i in enumerate(at)}
+    owned = owners(tree, params, of_same_shape=True)
+    groups: dict[Any, list[int]] = collections.defaultdict(list)
+    for i in at:
+        form: Any = forms[i]
+        layout = form.codes.shape, form.scales.shape, form.bits
+        groups[("alone", i) if owned[i] is None else (owned[i], layout)].append(i)
+
+    def column(group: list[int]) -> tuple[Any, ...]:
+        return [forms[i] for i in group], [leaves[i] for i in group], [seeds[i] for i in group] if seeds else None
+
+    found = map_leaves(lambda _, *column: quantize_together(*column), (), list(map(column, groups.values())))
+    for group, new in zip(groups.values(), found, strict=True):
+        for i, x in zip(group, new, strict=True):
+            leaves[i] = x
+    return treedef.unflatten(leaves)

@@ -3,14 +3,15 @@
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
-from jaxtyping import Array, DTypeLike, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Inexact, PyTree
 
 from .._protocol.container import AbstractContainer, extra_inside, in_dtypes_of, required_part
 from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, Effect
-from .._support.arithmetic import common_dtype, copy_in, is_narrower, same_bits
+from .._support.arithmetic import common_dtype, copy_in, is_narrower
 from .._support.module import AbstractState, like_params, nested
 from .._support.placement import typed_like
 from .._support.types import Params, State, Updates
@@ -146,7 +147,7 @@ def _current(masters: list[Array | None], params: list[Array]) -> list[Array]:
             return p
         p = typed_like(p, m)
         # Bits, because XLA may compare numbers in float32, without rounding the master.
-        return jnp.where(same_bits(m.astype(p.dtype), p), m, p.astype(m.dtype))
+        return jnp.where(_same_bits(m.astype(p.dtype), p), m, p.astype(m.dtype))
 
     return map_leaves(one, None, list(zip(masters, params, strict=True)))
 
@@ -160,3 +161,11 @@ def _moved(_: None, stored: Array | None, m: Array, p: Array, u: Array) -> tuple
     step = jnp.where(jnp.isfinite(start), end - start, 0)  # infinity minus infinity is NaN
     # The sum that `apply_updates` rounds, and not `end`: rounding in `step` could make these two differ.
     return step, lax.add(start, step).astype(m.dtype)
+
+
+def _same_bits(x: Inexact[Array, "*shape"], y: Inexact[Array, "*shape"]) -> Bool[Array, "*shape"]:
+    """Where two real arrays of one dtype hold the same bits; the two zeros count as the same."""
+    bits = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    a, b = jax.lax.bitcast_convert_type(x, bits), jax.lax.bitcast_convert_type(y, bits)
+    # The two zeros differ in the sign bit alone, which the shift drops.
+    return (a == b) | (((a | b) << 1) == 0)

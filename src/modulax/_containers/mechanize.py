@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.container import refuse_examples, required_part
+from .._protocol.container import required_part
 from .._protocol.fields import Number, followed, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock
@@ -19,7 +19,7 @@ from .._support.types import Count, FollowReference, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
 from ..tree._math import choose, inner, norm, widened
-from .order import AbstractSteering
+from .order import AbstractSteering, refuse_examples
 
 
 class MechanicState(AbstractState):

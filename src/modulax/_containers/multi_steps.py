@@ -38,13 +38,7 @@ class MultiStepsState(AbstractState):
     without `noise_scale=True`.
     """
 
-    optax_fields = (
-        "mini_step",
-        "gradient_step",
-        "inner_opt_state",
-        "acc_grads",
-        "skip_state",
-    )
+    optax_fields = ("mini_step", "gradient_step", "inner_opt_state", "acc_grads", "skip_state")
 
     mini_step: Count = shared()
     gradient_step: Count = shared(metric=True)

@@ -67,14 +67,14 @@ class FromOptax(AbstractTransform):
 
     def init(self, params: Params) -> FromOptaxState:
         """Return a copy of the state that optax returns, so that it shares no array with the parameters."""
-        with _settings_of_optax():
+        with settings_of_optax():
             return FromOptaxState(_copied(self.transformation.init(params)))
 
     def update(
         self, updates: Updates, state: FromOptaxState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, FromOptaxState]:
         """Run `update` of the optax transformation, keeping the dtypes of updates and state."""
-        with _settings_of_optax(), _transforms_that_run() as ours:
+        with settings_of_optax(), _transforms_that_run() as ours:
             new, inner_state = self.transformation.update(
                 updates, state.inner_state, params, **(extra if _takes_extra(self.transformation) else {})
             )
@@ -222,8 +222,8 @@ def _transforms_that_run() -> Iterator[list[AbstractTransform]]:
 
 
 @contextlib.contextmanager
-def _settings_of_optax() -> Iterator[None]:
-    """Set JAX's standard promotion rules, on which optax relies, even if the program has set strict ones."""
+def settings_of_optax() -> Iterator[None]:
+    """Set JAX's standard promotion rules, on which optax and Flax rely, even if the program has set strict ones."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 

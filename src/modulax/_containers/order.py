@@ -128,3 +128,18 @@ def decays_in(transform: AbstractTransform, tree: PyTree) -> list[bool]:
         return decayed
     mask = getattr(transform, "mask", None)
     return mask_of(transform, mask, tree) if isinstance(mask, AbstractLabels) else [True] * len(decayed)
+
+
+def refuse_examples(owner: str, optimizer: AbstractTransform, measures: str) -> None:
+    """Raise an error for a transform of per-example gradients in a container that measures the gradients it is given.
+
+    Args:
+        owner: the container.
+        optimizer: the transform in it.
+        measures: what the container does, beginning with a verb.
+    """
+    if optimizer.example_axes:
+        raise ValueError(
+            f"`{owner}` {measures}, and `{type(optimizer).__name__}` takes those of each example, which are neither "
+            f"clipped nor averaged yet. Leave `{owner}` out."
+        )

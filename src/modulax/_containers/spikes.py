@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._protocol.container import refuse_examples, required_part
+from .._protocol.container import required_part
 from .._protocol.fields import Number, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect, Move
@@ -18,6 +18,7 @@ from .._support.types import Count, Params, State, Updates
 from .._transforms.running_norm import present, pushed
 from ..tree._math import norm
 from .gate import AbstractGate, hidden_infinities, step_unless_bad
+from .order import refuse_examples
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ The rules at the end of a chain that act on single entries are split off (`witho
 
 import collections
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -190,7 +190,7 @@ class Stacked(AbstractContainer):
         names, leaves = zip(*named_leaves(params), strict=True) if jtu.tree_leaves(params) else ((), ())
         groups = self._groups(names, leaves)
         state = _start(self.inner, select(params, _alone(groups, len(leaves))))
-        if any(map(_is_key, jtu.tree_leaves(_shared(state)))):
+        if any(is_key_data(x) or is_typed_key(x) for x in jtu.tree_leaves(_shared(state))):
             why = "draws random numbers, which would be equal in every row"
             raise ValueError(refused(self.inner, drawing(self.inner), why, is_random=True))
         columns = [align(tree, params, "Stacked.init") for tree in _trees(state)]
@@ -300,41 +300,29 @@ def _step_on_stacks(
     is_read = any("params" in inside.needs for inside in everything_in(transform))
     held = jtu.tree_leaves(params) if is_read else [None] * len(leaves)
     columns = [align(tree, updates, "Stacked.update") for tree in _trees(state)]
-    alone = _alone([group for _, group in groups], len(leaves))
+    alone = _alone(dict(groups).values(), len(leaves))
 
-    def single(values: Sequence[Any]) -> PyTree:
-        return treedef.unflatten([x if is_alone else None for x, is_alone in zip(values, alone, strict=True)])
-
-    rest = _with_trees(state, [single(values) for values, _ in columns])
-    given = [_widened(u, is_wide and alone[i]) for i, u in enumerate(leaves)]
-    out, new = transform.update(single(given), rest, single(held) if is_read else None, **extra)
-    new_leaves = treedef.flatten_up_to(out)
+    rest = _with_trees(state, [_single(treedef, values, alone) for values, _ in columns])
+    given = _single(treedef, [_widened(u, is_wide and alone[i]) for i, u in enumerate(leaves)], alone)
+    out, new = transform.update(given, rest, _single(treedef, held, alone) if is_read else None, **extra)
+    new_leaves = dict(enumerate(treedef.flatten_up_to(out)))
     new_columns = [treedef.flatten_up_to(tree) for tree in _trees(new)]
     step_of_group = functools.partial(_step_of_group, transform, state, extra, is_wide)
-    steps = _steps_of_groups(step_of_group, groups, leaves, [values for values, _ in columns], held)
-    for (_, group), (rows, stacks) in zip(groups, steps, strict=True):
-        for i, u in zip(group, rows, strict=True):
-            new_leaves[i] = u
+    steps: dict[Any, Callable[..., Any]] = {}
+    for path, group in groups:
+        # Groups of one kind share a function, which is traced once.
+        step = steps.setdefault(jax.typeof(leaves[group[0]]), jax.jit(functools.partial(step_of_group, path)))
+        stacks = [values[group[0]] for values, _ in columns]
+        rows, stacks = step([leaves[i] for i in group], stacks, [held[i] for i in group])
+        new_leaves |= zip(group, rows, strict=True)
         for values, stack in zip(new_columns, stacks, strict=True):
             values[group[0]] = stack
     rebuilt = [rebuild(values) for values, (_, rebuild) in zip(new_columns, columns, strict=True)]
-    return treedef.unflatten(new_leaves), _with_trees(new, rebuilt)
+    return treedef.unflatten(new_leaves.values()), _with_trees(new, rebuilt)
 
 
-def _steps_of_groups(
-    step_of_group: Callable[..., Any],
-    groups: Sequence[tuple[str, Sequence[int]]],
-    leaves: Sequence[Array],
-    columns: Sequence[Sequence[PyTree]],
-    held: Sequence[Array | None],
-) -> Iterator[tuple[list[Array], list[PyTree]]]:
-    """Yield the results of the steps of all groups. Those of one kind share a function, which is traced once."""
-    steps: dict[Any, Callable[..., Any]] = {}
-    for path, group in groups:
-        kind = jax.typeof(leaves[group[0]])
-        step = steps.setdefault(kind, jax.jit(functools.partial(step_of_group, path)))
-        stacks = [values[group[0]] for values in columns]
-        yield step([leaves[i] for i in group], stacks, [held[i] for i in group])
+def _single(treedef: Any, values: Sequence[Any], alone: Sequence[bool]) -> PyTree:
+    return treedef.unflatten([x if is_alone else None for x, is_alone in zip(values, alone, strict=True)])
 
 
 def _step_of_group(
@@ -393,7 +381,7 @@ def _places(updates: Updates, layout: _Layout) -> list[tuple[str, list[int]]]:
     return [(".".join(group.members[0]), [found[names][0] for names in group.members]) for group in layout.groups]
 
 
-def _alone(groups: Sequence[Sequence[int]], size: int) -> list[bool]:
+def _alone(groups: Iterable[Sequence[int]], size: int) -> list[bool]:
     """Which leaves are in no group."""
     grouped = {i for group in groups for i in group}
     return [i not in grouped for i in range(size)]
@@ -429,10 +417,6 @@ def _at(tree: PyTree, names: Names) -> PyTree:
 
 def _is_none(x: Any) -> bool:
     return x is None
-
-
-def _is_key(x: Any) -> bool:
-    return is_key_data(x) or is_typed_key(x)
 
 
 def _row(x: Any, i: int, axis: int) -> Any:

@@ -263,12 +263,8 @@ def _numbers_of(transform: AbstractTransform) -> Iterator[tuple[str, Any]]:
 
 def _course(schedule: Any) -> str | None:
     """The values where a schedule begins, turns and ends; None if they are not known, as of a stateful schedule."""
-    is_known = isinstance(schedule, AbstractSchedule) and not any(map(_is_traced, jtu.tree_leaves(schedule)))
-    return _known_course(schedule) if is_known else None
-
-
-def _is_traced(x: Any) -> bool:
-    return isinstance(x, Tracer)
+    is_traced = any(isinstance(x, Tracer) for x in jtu.tree_leaves(schedule))
+    return _known_course(schedule) if isinstance(schedule, AbstractSchedule) and not is_traced else None
 
 
 @functools.lru_cache(64)  # the rows of a table and its notes ask for the same schedule

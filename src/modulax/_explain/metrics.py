@@ -21,9 +21,9 @@ import jax.tree_util as jtu
 from .._protocol.container import AbstractContainer
 from .._protocol.extra_arguments import RATES
 from .._protocol.hyperparameters import AbstractHyperparameters
-from .._protocol.last_step import at_last_step, with_factors
 from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.schedule import is_schedule
+from .._protocol.schedule_values import at_last_step, with_factors
 from .._support.module import AbstractState, kind_of
 from .._support.tracing import tracing
 from .._transforms.by_path import AbstractMultiplier

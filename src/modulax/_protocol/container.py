@@ -22,7 +22,7 @@ from jaxtyping import PyTree
 
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import brief
-from .._support.module import AbstractState, every_field, with_fields
+from .._support.module import AbstractState, with_fields
 from .._support.placement import typed_like
 from .._support.types import P, Params, State, Updates
 from .._support.wrong_calls import is_model
@@ -106,21 +106,6 @@ def check_part(what: str, x: Any) -> None:
     """Raise an error for a part that is not a transform; the message shows how to make it one."""
     if not isinstance(x, AbstractTransform):
         raise ValueError(f"{what} is not a modulax transform: {brief(x)}. {_remedy(x)}")
-
-
-def refuse_examples(owner: str, optimizer: AbstractTransform, measures: str) -> None:
-    """Raise an error for a transform of per-example gradients in a container that measures the gradients it is given.
-
-    Args:
-        owner: the container.
-        optimizer: the transform in it.
-        measures: what the container does, beginning with a verb.
-    """
-    if optimizer.example_axes:
-        raise ValueError(
-            f"`{owner}` {measures}, and `{type(optimizer).__name__}` takes those of each example, which are neither "
-            f"clipped nor averaged yet. Leave `{owner}` out."
-        )
 
 
 def check_optimizer(call: str, optimizer: Any, *others: Any) -> None:
@@ -259,12 +244,6 @@ class AbstractContainer(AbstractTransform):
         check_parts(self)
 
 
-def auxiliary_fields() -> set[str]:
-    """The names of all state fields in which containers keep the states of auxiliary parts."""
-    parts = [field.metadata["part"] for field in every_field(AbstractContainer) if field.metadata.get("auxiliary")]
-    return {name for name in parts if isinstance(name, str)}
-
-
 def part_fields(module: AbstractTransform) -> list[dataclasses.Field]:
     """The fields that are declared with `required_part()` or `part()`."""
     return [field for field in dataclasses.fields(module) if "part" in field.metadata]
@@ -304,24 +283,6 @@ def in_dtypes_of(params: Params, tree: PyTree, owner: str) -> Params:
     values, _ = align(tree, params, owner)
     # The state may be wider than the parameters, and the model expects the dtypes of its parameters.
     return treedef.unflatten([typed_like(x.astype(p.dtype), p) for x, p in zip(values, leaves, strict=True)])
-
-
-def only_state(state: State, cls: type, owner: str, remedy: str) -> Any:
-    """Return the only state of a class in a state; raise an error unless there is exactly one.
-
-    Args:
-        state: the state to search.
-        cls: the class.
-        owner: the function that the user called.
-        remedy: what to write instead.
-    """
-    states = [x for x in jtu.tree_leaves(state, is_leaf=lambda x: isinstance(x, cls)) if isinstance(x, cls)]
-    if len(states) != 1:
-        raise ValueError(
-            f"`{owner}` needs exactly one state of `{cls.__name__.removesuffix('State')}`, and found {len(states)} in "
-            f"`{type(state).__name__}`. {remedy}"
-        )
-    return states[0]
 
 
 # Extra arguments that are always trees like the parameters, even if their leaves have other shapes.

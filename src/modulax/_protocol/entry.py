@@ -12,37 +12,40 @@ import abc
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar, cast
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
 from .._support.arithmetic import is_inexact_array
-from .._support.failures import located, shortened
+from .._support.checks import listing
+from .._support.failures import array_type, located, shortened
 from .._support.placement import mesh_of_types, mesh_sharding, on_devices_of, placed_at, placed_like, sharding_along
 from .._support.slots import likely_mistakes
 from .._support.tracing import is_tracing
 from .._support.types import Params, State, Updates
 from .._support.variables import holds_states, without_variables
 from .._support.wrong_calls import wrong_function_call
-from ..tree._align import paired, refuse_integers, refuse_numbers
+from ..tree._align import is_python_number, paired, refuse_integers, refuse_numbers
 from ..tree._math import shapes_without, strong, trainable
+from ..tree._paths import leaves_with_paths
 from ..tree._state import declarations, is_per_matrix, owners
 from .extra_arguments import refuse_hyperparameters
 from .hyperparameters import AbstractHyperparameters
 from .masks import AbstractLabels, mask_of
-from .mistakes import explaining_state, refuse_complex, refuse_empty, refuse_others, wrong_state
+from .mistakes import explaining_state, wrong_state
 from .program import Program
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class AbstractBoundary(abc.ABC):
+class _AbstractBoundary(abc.ABC):
     """The work between the caller of a method and the method itself, such as filtering and checking arguments.
 
     Args:
@@ -81,7 +84,7 @@ class AbstractBoundary(abc.ABC):
         """Run the compiled program: the call of a user."""
 
 
-def entry(boundary: AbstractBoundary) -> Callable[..., Any]:
+def entry(boundary: _AbstractBoundary) -> Callable[..., Any]:
     """Make a method of a boundary: compiled when a user calls it, and plain while another one is being traced.
 
     The method binds like any function. A bound method hashes and compares by the identity of its owner, so that
@@ -169,7 +172,7 @@ def _with_modules(transform: Any, state: State, params: Params) -> State:
     return jtu.tree_structure(jax.eval_shape(transform.init, params)).unflatten(jtu.tree_leaves(state))
 
 
-class InitBoundary(AbstractBoundary):
+class InitBoundary(_AbstractBoundary):
     """Filters the parameters out of the model; raises an error for parameters that the transform cannot train."""
 
     models: ClassVar[tuple[int, ...]] = (0,)
@@ -177,7 +180,7 @@ class InitBoundary(AbstractBoundary):
     def taken(self, transform, /, params, *, allow_empty=True):
         del allow_empty  # a part of a container may have nothing to train
         if "real" in transform.needs:
-            refuse_complex(transform, params)
+            _refuse_complex(transform, params)
         for name, mask in vars(transform).items():  # by the name of the user's argument, before a part gets them
             if name.endswith("mask") and isinstance(mask, AbstractLabels) and type(mask).bound is AbstractLabels.bound:
                 mask_of(transform, mask, params, name)
@@ -187,7 +190,7 @@ class InitBoundary(AbstractBoundary):
         return _strong(result)
 
     def run(self, transform: Any, /, params: Params, where: "_Where | None" = None) -> State:
-        refuse_others(f"{self.owner}.init", params)
+        _refuse_others(f"{self.owner}.init", params)
         params = trainable(params)
         with mesh_of_types(params):
             state = on_devices_of(self.inside(transform, params), params)
@@ -207,7 +210,7 @@ class InitBoundary(AbstractBoundary):
             state = self.program(transform, params)
         # A transform without a state may be given parameters with nothing to train, such as None.
         if not allow_empty and jtu.tree_leaves(state):
-            refuse_empty(f"{type(transform).__name__}.init", params)
+            _refuse_empty(f"{type(transform).__name__}.init", params)
         likely_mistakes.module.warn_of(transform, params)
         return state
 
@@ -240,7 +243,7 @@ def _is_placed(x: Any) -> bool:
     return isinstance(x, Tracer) or (isinstance(x, jax.Array) and len(x.devices()) > 1)
 
 
-class AbstractUpdateBoundary(AbstractBoundary):
+class AbstractUpdateBoundary(_AbstractBoundary):
     """Filters and pairs updates and parameters; raises an error for missing arguments and unsupported schedules."""
 
     models: ClassVar[tuple[int, ...]] = (0, 2)
@@ -295,7 +298,7 @@ class UpdateBoundary(AbstractUpdateBoundary):
         return explaining_state(f"{self.owner}.update", self.method, state)
 
 
-class EvalBoundary(AbstractBoundary):
+class EvalBoundary(_AbstractBoundary):
     """Puts the evaluation parameters back into the model that was given."""
 
     models: ClassVar[tuple[int, ...]] = (1,)
@@ -315,3 +318,42 @@ class EvalBoundary(AbstractBoundary):
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
         return self.program(transform, state, params)[0]
+
+
+def _refuse_complex(transform: Any, params: Params) -> None:
+    """Raise an error for complex parameters of a transform that is defined for real ones only."""
+    found = [path for path, p in leaves_with_paths(params) if jnp.issubdtype(p.dtype, jnp.complexfloating)]
+    if found:
+        raise ValueError(
+            f"`{type(transform).__name__}` is not defined for complex parameters, and {listing(found)} is complex. "
+            f"Train the real and the imaginary part as two parameters, as `SplitRealAndImaginary(...)` does, or choose "
+            f"an optimizer that supports complex parameters."
+        )
+
+
+def _refuse_others(owner: str, params: Params) -> None:
+    """Raise an error for a Python number, and for a class of parameters that only some transforms accept."""
+    if is_python_number(params):
+        raise ValueError(f"`{owner}` was given a Python number; give an array, `jnp.asarray(...)`.")
+    if hint := getattr(type(params), "_params_hint", ""):
+        raise ValueError(f"`{owner}` was given `{type(params).__name__}`. {hint}")
+
+
+def _refuse_empty(owner: str, params: Params) -> None:
+    """Raise an error for parameters with nothing to train, and none for what stands for parameters.
+
+    That is a node of its own kind without leaves, as in `optax.tree_map_params`.
+    """
+    leaves = jtu.tree_leaves(params)
+    is_placeholder = not leaves and not isinstance(params, (eqx.Module, Mapping, list, tuple, type(None)))
+    if is_placeholder or any(map(is_inexact_array, leaves)):
+        return
+    found = [f"{path or 'the tree itself'}: {array_type(x)}" for path, x in leaves_with_paths(params)]
+    convert = f"It has {listing(found)}. Convert numbers and integers with `jnp.asarray(x, jnp.float32)`."
+    if leaves and all(map(callable, leaves)):
+        convert = "Give the arrays, and not the function that takes them."
+    raise ValueError(
+        f"`{owner}` found nothing to train: no leaf of the parameters is a floating-point or complex array. "
+        f"{convert if found else 'It has no leaves.'} If nothing is to be trained, write `init(params, "
+        f"allow_empty=True)`."
+    )

@@ -26,15 +26,7 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import (
-    NON_NEGATIVE,
-    Requirement,
-    accepts_any_range,
-    brief,
-    check_setting,
-    listing,
-    require,
-)
+from .._support.checks import NON_NEGATIVE, Requirement, accepts_any_range, brief, check_setting, listing, require
 from .._support.flax_nodes import register_with_nnx
 from .._support.methods import explained, result_is_indexed
 from .._support.module import AbstractModule

@@ -15,7 +15,7 @@ from ..tree._paths import Names, key_names, leaf_paths, matches, named_leaves, n
 from .masks import AbstractLabels, Call, typed
 
 
-class AbstractPatterns(AbstractLabels):
+class _AbstractPatterns(AbstractLabels):
     """Labels by pattern, of which the first that fits a leaf wins; every pattern must fit something."""
 
     what: ClassVar[str] = "pattern"
@@ -93,7 +93,7 @@ class AbstractPatterns(AbstractLabels):
         return "groups" if is_of_groups else str(self)
 
 
-class AbstractPathPatterns(AbstractPatterns):
+class _AbstractPathPatterns(_AbstractPatterns):
     """Labels by patterns on the paths of the leaves."""
 
     @abc.abstractmethod
@@ -136,7 +136,7 @@ def _forms(names: Names, pattern: str) -> list[tuple[str, str]]:
     return [("/".join(names), "/"), *([(path, ".")] if "/" in path else [])]
 
 
-class by_path(AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=by_path({...})`)
+class by_path(_AbstractPathPatterns):  # noqa: N801 (read as a function: `labels=by_path({...})`)
     """Selects or labels parameters by shell-style patterns on their dotted paths; the first matching pattern wins.
 
         mask = by_path({"*.bias": False, "*norm*": False, "*": True})
@@ -217,7 +217,7 @@ def _finds(pattern: str, names: Sequence[Names]) -> bool:
         return False
 
 
-class by_regex(AbstractPathPatterns):  # noqa: N801
+class by_regex(_AbstractPathPatterns):  # noqa: N801
     r"""Selects or labels parameters by regular expressions on their paths; the first matching one wins.
 
         mask = by_regex({r".*\.(bias|scale)": False}, default=True)
@@ -275,7 +275,7 @@ def _compiled(pattern: Any) -> re.Pattern[str]:
         raise ValueError(f"`by_regex`: {pattern!r} is not a regular expression: {error}.{hint}") from error
 
 
-class by_type(AbstractPatterns):  # noqa: N801
+class by_type(_AbstractPatterns):  # noqa: N801
     """Selects or labels the parameters of all modules of a class, such as the weights of all `equinox.nn.Linear`.
 
         mask = by_type(eqx.nn.Linear, "weight")

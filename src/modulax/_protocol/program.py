@@ -27,12 +27,13 @@ from jax.core import Tracer
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from .._support.arithmetic import default_float, is_numeric_array
+from .._support.checks import accepts_any_range
 from .._support.module import AbstractModule
 from .._support.tracing import runs_as_python, tracing
 from .._support.types import ARRAY_TYPES
 from ..tree._align import PYTHON_NUMBERS
-from ..tree._leaves import arrays_of, donatable, with_arrays
-from .mistakes import refuse_batch, refuse_shape
+from ..tree._leaves import arrays_of, with_arrays
+from .hyperparameters import batched_number
 
 # The caller's program gets the equations and no call. In JAX 0.12, `inline=True` alone inlines only in the lowering.
 _INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
@@ -198,7 +199,7 @@ class Program:
         if self._donated or any(s.statics for s in structures) or any(map(_may_be_number, every)):
             # A function that is read at every call would fill the cache with programs that are called once.
             make = self.keyed if all(map(_is_fixed, structures)) else self._keyed
-            results = make(flat.treedef, structures)(flat.numbers, *donatable(leaves, self._donated))
+            results = make(flat.treedef, structures)(flat.numbers, *_donatable(leaves, self._donated))
             return results if self._result is None else (with_arrays(trees[self._result], results[0]), *results[1:])
         compiled = self.direct(flat.treedef)
         if flat.is_constant and memory.all_arrays(jtu.tree_leaves(trees)):
@@ -219,11 +220,11 @@ class Program:
         structures, leaves = self._split_all(trees)
         results, treedef = jtu.tree_flatten(self._uncompiled(flat, structures, leaves, trees))
         given = [x for xs in (flat.numbers, *leaves) for x in xs]
-        return treedef.unflatten(donatable([given, list(map(_as_array, results))], (0, 1))[1])
+        return treedef.unflatten(_donatable([given, list(map(_as_array, results))], (0, 1))[1])
 
     def _run(self, transform_def: Any, numbers: list[Any], trees: Sequence[Any]) -> Any:
         transform = _strong(transform_def.unflatten(numbers))
-        refuse_batch(transform)
+        _refuse_batch(transform)
         with tracing():
             return self._function(transform, *trees)
 
@@ -278,7 +279,7 @@ class Program:
             # A NumPy array and not the Python number, which `jax.jit` would trace with a weak type.
             return (_TRACED, np.asarray(x, jax.dtypes.canonicalize_dtype(type(x)))) if is_number else (x, None)
         if isinstance(x, jax.ShapeDtypeStruct):
-            refuse_shape(self.name, x)
+            _refuse_shape(self.name, x)
         return (type(x) if type(x) in PYTHON_NUMBERS else None), None
 
 
@@ -323,6 +324,42 @@ def _is_array(x: Any) -> bool:
 
 def _filled(structures: Sequence[_Structure], leaves: Sequence[Sequence[Any]]) -> list[Any]:
     return [s.fill(xs) for s, xs in zip(structures, leaves, strict=True)]
+
+
+def _refuse_batch(transform: Any) -> None:
+    """Raise an error if a batch of transforms is called like a single one."""
+    if not accepts_any_range() and (path := batched_number(transform)):
+        name = type(transform).__name__
+        raise ValueError(
+            f"`{name}` is a batch of transforms: `{path}` is not a scalar. Call it under `vmap`, as in "
+            f"`eqx.filter_vmap(lambda t, params: t.init(params), in_axes=(eqx.if_array(0), None))(batch, params)`."
+        )
+
+
+def _refuse_shape(name: str, x: Any) -> None:
+    """Raise an error for a shape in the place of an array."""
+    method = name.rpartition(".")[2]
+    raise ValueError(
+        f"`{name}` was given shapes in place of arrays, such as {x}. Call `jax.eval_shape(optimizer.{method}, ...)` "
+        f"for the shapes of its results."
+    )
+
+
+def _donatable(leaves: Sequence[list[Any]], donated: Sequence[int]) -> list[list[Any]]:
+    """Copy what is in donated lists twice, such as tied weights, or elsewhere: a buffer can be donated only once."""
+    seen: set[int] = set()
+
+    def unshared(x: Any) -> Any:
+        is_again = id(x) in seen and isinstance(x, jax.Array) and not isinstance(x, Tracer)
+        return jnp.copy(x) if is_again else x
+
+    out = list(leaves)
+    for i in donated:
+        out[i] = []
+        for x in leaves[i]:
+            out[i].append(unshared(x))
+            seen.add(id(x))
+    return [xs if i in donated else list(map(unshared, xs)) for i, xs in enumerate(out)]
 
 
 def _strong(transform: Any) -> Any:

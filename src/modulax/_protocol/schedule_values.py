@@ -6,11 +6,13 @@ counts its own steps (see `AbstractTransform.clock`): inside `MultiSteps`, an op
 Stateful schedules need a state, which a transform with `clock = "keeper"` (every optimizer, `Scheduled`, `Injected`)
 keeps by the dotted path of the field that holds the schedule. It calls three functions: `schedule_states` in `init`;
 `with_current_values`, which is `resolve` for both kinds of schedules, before the inner update; and `advance` after it.
-The value at a step is computed from the state before that step, as in optax.
+The value at a step is computed from the state before that step, as in optax. For `metrics`, it is that of the last one.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -25,9 +27,48 @@ from .._support.tracing import runs_as_python
 from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
-from .last_step import at_next_step, steps_back, steps_of_round
 from .schedule import AbstractSchedule, AbstractStatefulSchedule, has_stateful_schedule, is_schedule, is_stateful
 from .transform import AbstractTransform, extra_arguments
+
+_steps_back = contextvars.ContextVar("_steps_back", default=0)
+_with_factors = contextvars.ContextVar("_with_factors", default=False)
+_steps_of_round = contextvars.ContextVar[Any]("_steps_of_round", default=1)
+
+
+@contextlib.contextmanager
+def _in_force(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def at_last_step() -> contextlib.AbstractContextManager[None]:
+    """In this block, schedules are replaced by their values at the step that led to a state, not at the next one.
+
+    A stateful schedule, and arithmetic with one, still has its value at the next step: its state before the last one is
+    no longer there.
+    """
+    return _in_force(_steps_back, 1)
+
+
+def with_factors() -> contextlib.AbstractContextManager[None]:
+    """In this block, learning rates are replaced by those of the step: multiplied by the optimizer's own warm-up."""
+    return _in_force(_with_factors, True)
+
+
+def has_factors() -> bool:
+    """Whether learning rates are asked for with the optimizer's own warm-up."""
+    return _with_factors.get()
+
+
+def in_rounds(steps: Any) -> contextlib.AbstractContextManager[None]:
+    """In this block, a step count of zero is one that was reset after this number of steps.
+
+    So the last step before it is the last one of a round, also for a fresh state, which looks the same.
+    """
+    return _in_force(_steps_of_round, steps)
 
 
 def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
@@ -52,7 +93,7 @@ def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
         is_plain = any(isinstance(leaf, Tracer) or _runs_as_python(leaf) for leaf in found)
         return (_value if is_plain else _compiled_value)(x, step, back, rounds)
 
-    back, rounds = steps_back(), steps_of_round()
+    back, rounds = _steps_back.get(), _steps_of_round.get()
     return jtu.tree_map(number_now, tree, is_leaf=stops)
 
 
@@ -115,7 +156,7 @@ def with_current_values(
         # Outside a step there are no extra arguments, and `__call__` must do without them.
         if extra is not None:
             check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", extra_arguments(schedule), extra)
-        with at_next_step():  # of which the state is
+        with _in_force(_steps_back, 0):  # of which the state is
             numbers[name] = _as_default_float(resolve(schedule, step)(states[name], **(extra or {})))
     if numbers:
         stops = _stops_for_states(tree)
@@ -125,7 +166,7 @@ def with_current_values(
             # The arithmetic around a stateful schedule has its value at the same step.
             if not is_schedule(x) or not has_stateful_schedule(x):
                 return known
-            with at_next_step():
+            with _in_force(_steps_back, 0):
                 return resolve(known, step)
 
         tree = jtu.tree_map(of_one_step, tree, known, is_leaf=lambda x: is_schedule(x) or stops(x))

@@ -8,13 +8,7 @@ from .. import authoring as ma
 class COCOBState(ma.AbstractState):
     """State of `ScaleByCOCOB`: initial parameters, and sums, maximum and reward of the gradients of each entry."""
 
-    optax_fields = (
-        "init_particles",
-        "cumulative_gradients",
-        "scale",
-        "subgradients",
-        "reward",
-    )
+    optax_fields = ("init_particles", "cumulative_gradients", "scale", "subgradients", "reward")
 
     init_particles: ma.PyTree = ma.like_params(copied=True)
     cumulative_gradients: ma.PyTree = ma.like_params(exact=True)

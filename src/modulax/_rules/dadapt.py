@@ -18,14 +18,7 @@ from .step_with_decay import AbstractDecayAtEstimate, AbstractEstimatingOptimize
 class DAdaptAdamWState(ma.AbstractState):
     """State of `ScaleByDAdaptAdam`: moments of the steps, weighted sum of gradients, estimate of the distance."""
 
-    optax_fields = (
-        "exp_avg",
-        "exp_avg_sq",
-        "grad_sum",
-        "estim_lr",
-        "numerator_weighted",
-        "count",
-    )
+    optax_fields = ("exp_avg", "exp_avg_sq", "grad_sum", "estim_lr", "numerator_weighted", "count")
 
     exp_avg: ma.PyTree
     exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)

@@ -32,14 +32,7 @@ class ScaleByLBFGSState(ma.AbstractState):
     pair kept as number `i`, counting from zero, is at index `i % memory_size`. The weight of an empty slot is zero.
     """
 
-    optax_fields = (
-        "count",
-        "params",
-        "updates",
-        "diff_params_memory",
-        "diff_updates_memory",
-        "weights_memory",
-    )
+    optax_fields = ("count", "params", "updates", "diff_params_memory", "diff_updates_memory", "weights_memory")
 
     count: ma.Count = ma.shared()
     params: ma.PyTree = ma.like_params(exact=True)

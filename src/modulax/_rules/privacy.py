@@ -1,6 +1,6 @@
 """Differential privacy: clipping of per-example gradients, and noise."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -120,6 +120,12 @@ class AbstractPrivateAggregate(ma.AbstractFields):
     noise_multiplier: ma.Number = ma.required_number(needs=ma.NON_NEGATIVE)
     key: Any = secret_key()
 
+    needs: ClassVar[tuple[str, ...]] = ("real",)
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return (0,)
+
 
 class DifferentiallyPrivateAggregate(AbstractPrivateAggregate, ma.AbstractTransform):
     r"""Averages clipped per-example gradients and adds Gaussian noise, for differentially private training (DP-SGD).
@@ -143,11 +149,6 @@ class DifferentiallyPrivateAggregate(AbstractPrivateAggregate, ma.AbstractTransf
     """
 
     _keeps = "gradients"
-    needs = ("real",)
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:
-        return (0,)
 
     def init(self, params: ma.Params) -> DifferentiallyPrivateAggregateState:
         """A copy of the key."""
@@ -214,14 +215,8 @@ class DPSGD(AbstractPrivateAggregate, ma.AbstractRated):
         Abadi et al., [Deep Learning with Differential Privacy](https://arxiv.org/abs/1607.00133), 2016.
     """
 
-    needs = ("real",)
-
     momentum: ma.OptionalNumber = ma.number(None, optional=True)
     nesterov: bool = ma.static(False)
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:
-        return (0,)
 
     def directions(self):
         return [self._part(DifferentiallyPrivateAggregate), *self._part(SGD).directions()]

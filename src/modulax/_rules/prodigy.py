@@ -18,15 +18,7 @@ from .step_with_decay import AbstractDecayAtEstimate, AbstractEstimatingOptimize
 class ProdigyState(ma.AbstractState):
     """State of `ScaleByProdigy`: Adam's moments, weighted sum of gradients, initial parameters, and the estimate."""
 
-    optax_fields = (
-        "exp_avg",
-        "exp_avg_sq",
-        "grad_sum",
-        "params0",
-        "estim_lr",
-        "numerator_weighted",
-        "count",
-    )
+    optax_fields = ("exp_avg", "exp_avg_sq", "grad_sum", "params0", "estim_lr", "numerator_weighted", "count")
 
     exp_avg: ma.PyTree
     exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)

@@ -12,10 +12,9 @@ from jaxtyping import ArrayLike
 
 from .. import authoring as ma
 from .._containers.schedule_free import ScheduleFree
-from .._protocol.last_step import has_factors
 from .._protocol.optimizer import OptimizerState
 from .._protocol.schedule import AbstractSchedule
-from .._protocol.schedule_values import resolve
+from .._protocol.schedule_values import has_factors, resolve
 from .._support.checks import NEVER_NEGATIVE
 from .._support.module import with_fields
 from .._support.types import FollowReference

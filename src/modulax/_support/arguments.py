@@ -4,7 +4,6 @@ Losses, projections and estimators call these first. Each function takes the nam
 argument, so that the error message quotes the call as the user wrote it.
 """
 
-import math
 from typing import Any, TypeAlias
 
 import jax
@@ -208,42 +207,6 @@ def fitted(owner: str, name: str, x: Array, **arrays: Array) -> list[Array]:
     return [jnp.broadcast_to(y, x.shape) for y in arrays.values()]
 
 
-def without_axes(x: Array, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape without these axes: the shape of the examples, where `axes` are those of the classes."""
-    return tuple(n for a, n in enumerate(x.shape) if a not in axes)
-
-
-def mask_like(
-    owner: str, where: ArrayLike | None, name: str, x: Array, axes: tuple[int, ...] = ()
-) -> Bool[Array, "..."] | None:
-    """Broadcast the mask `where` to the shape of an array; None stays None.
-
-    A mask with the shape that the array has without `axes` selects whole examples.
-
-    Raises:
-        ValueError: if it isn't boolean, or doesn't fit the array.
-    """
-    if where is None:
-        return None
-    mask = jnp.asarray(where)
-    if mask.dtype != bool:
-        raise ValueError(f"`{owner}(where=...)` must hold booleans, got {mask.dtype}. Convert it: `where != 0`.")
-    examples = without_axes(x, axes)
-    if axes and mask.shape == examples:
-        mask = jnp.expand_dims(mask, axes)
-    elif axes and 0 < mask.ndim != x.ndim:
-        raise ValueError(
-            f"`{owner}` needs `where` of the shape of `{name}`, {x.shape}, or of its examples, {examples}, "
-            f"got {mask.shape}."
-        )
-    return fitted(owner, name, x, where=mask)[0]
-
-
 def chosen(where: Bool[Array, "..."] | None, x: Array, otherwise: float = 0) -> Array:
     """Keep the array where the mask is true and put a constant elsewhere, so that not even a NaN gets through."""
     return x if where is None else jnp.where(where, x, jnp.full_like(x, otherwise))
-
-
-def size_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-    """Count the entries along these axes together."""
-    return math.prod(shape[a] for a in axes)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, Inexact, Int, Real
+from jaxtyping import Array, ArrayLike, DTypeLike, Float, Inexact, Int, Real
 
 from .placement import typed_like
 
@@ -82,14 +82,6 @@ def in_dtype(x: Array, dtype: DTypeLike) -> Array:
 def is_narrower(dtype: DTypeLike, than: DTypeLike) -> bool:
     """Whether a real floating-point dtype has fewer bits than another one."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < jnp.finfo(than).bits
-
-
-def same_bits(x: Inexact[Array, "*shape"], y: Inexact[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Where two real arrays of one dtype hold the same bits; the two zeros count as the same."""
-    bits = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-    a, b = jax.lax.bitcast_convert_type(x, bits), jax.lax.bitcast_convert_type(y, bits)
-    # The two zeros differ in the sign bit alone, which the shift drops.
-    return (a == b) | (((a | b) << 1) == 0)
 
 
 def real_dtype(dtype: DTypeLike) -> np.dtype:

@@ -49,13 +49,6 @@ def as_key(x: Any) -> Any:
     raise ValueError(f"`key` must be a seed such as `0`, or a key such as `jax.random.key(0)`, got {x!r}.")
 
 
-def another_key(x: Any, n: int) -> Any:
-    """Raw key data of other draws than those of `x`, for each number `n` above 0 of other ones."""
-    shift = np.zeros(x.shape[-1], np.uint32)
-    shift[0] = n * 0x9E3779B9 % 2**32
-    return x + shift
-
-
 def key(default: int = 0) -> Any:
     """Declare a field for a random key: accepts a seed or a JAX key, stores raw key data."""
     return eqx.field(default=default, converter=as_key, metadata={"key": True})

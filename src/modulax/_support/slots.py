@@ -8,7 +8,7 @@ import importlib
 from types import ModuleType
 
 
-class Slot:
+class _Slot:
     """The place of a module."""
 
     name: str
@@ -19,8 +19,8 @@ class Slot:
         return importlib.import_module(self.name)
 
 
-library = Slot()  # all public names
-likely_mistakes = Slot()  # warnings of `init`
-metrics = Slot()  # the scalars of a log
-vocabulary = Slot()  # words of other libraries, for error messages
-states_of_flax = Slot()  # modules in `flax.serialization`
+library = _Slot()  # all public names
+likely_mistakes = _Slot()  # warnings of `init`
+metrics = _Slot()  # the scalars of a log
+vocabulary = _Slot()  # words of other libraries, for error messages
+states_of_flax = _Slot()  # modules in `flax.serialization`

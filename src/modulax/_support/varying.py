@@ -5,14 +5,13 @@ made in one branch vary over none, which must not be an error: `cond` and `varyi
 too. Outside of a `shard_map` they do nothing and cost nothing.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.tree_util as jtu
 from jax.sharding import AxisType
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from .placement import typed_like
 
@@ -24,32 +23,14 @@ def cond(is_true: Bool[Array, ""], yes: Callable[[], T], no: Callable[[], T]) ->
 
     On explicit axes of a mesh, results of the first branch get the shardings of those of the second.
     """
-    return jax.lax.cond(is_true, *_of_one_type(is_true, (yes, no)))
-
-
-def switch(index: Int[Array, ""], branches: Sequence[Callable[[], T]]) -> T:
-    """`jax.lax.switch`, in the same way; on explicit axes, results get the shardings of those of the last branch."""
-    return jax.lax.switch(index, _of_one_type(index, branches))
-
-
-def _of_one_type(index: Array, branches: Sequence[Callable[[], T]]) -> Sequence[Callable[[], T]]:
-    *others, last = branches
-    if _is_explicit(index):
-        shapes = jax.eval_shape(last)
-        return [*(_then(branch, lambda x: jtu.tree_map(typed_like, x, shapes)) for branch in others), last]
+    if _is_explicit(is_true):
+        like = jax.eval_shape(no)
+        return jax.lax.cond(is_true, lambda: jtu.tree_map(typed_like, yes(), like), no)
     if not _is_manual():
-        return branches
+        return jax.lax.cond(is_true, yes, no)
     # Only the types of the results are needed, and `eval_shape` computes nothing.
-    shapes = [jax.eval_shape(branch) for branch in branches]
-    return [_then(branch, lambda x: functools.reduce(_varying_also_like, shapes, x)) for branch in branches]
-
-
-def _varying_also_like(tree: T, like: PyTree) -> T:
-    return varying_like(like, tree)
-
-
-def _then(branch: Callable[[], T], function: Callable[[T], T]) -> Callable[[], T]:
-    return lambda: function(branch())
+    of_yes, of_no = jax.eval_shape(yes), jax.eval_shape(no)
+    return jax.lax.cond(is_true, lambda: varying_like(of_no, yes()), lambda: varying_like(of_yes, no()))
 
 
 def carried(body: Callable[[T], T], start: T) -> T:

@@ -225,24 +225,19 @@ class NoAttributeError(AttributeError):
         self.module, self.attribute = module, attribute
 
     def __str__(self) -> str:
-        return no_attribute(self.module, self.attribute)
-
-
-def no_attribute(module: Any, name: str) -> str:
-    """The error message for a missing attribute of a Module: where it has one of this name, or a similar one."""
-    owner = type(module).__name__
-    start = f"`{owner}` has no attribute `{name}`."
-    if found := inside(module, name):
-        return f"{start} {found}"
-    own = [field.name for field in dataclasses.fields(module)]
-    if meant := meant_by(name, own):
-        return f"{start} It is called {listing(meant)}."
-    if remedy := foreign_attribute(module._inside_is_read_by(name)[0], name):
-        return f"{start} {remedy}"
-    names = {name for names, _, _ in _named_leaves(module) for name in names}
-    if found := next(filter(None, map(functools.partial(inside, module), meant_by(name, names))), None):
-        return f"{start} {found}"
-    return start + suggestion(name, [*own, *(x for x in dir(type(module)) if not x.startswith("_"))])
+        module, name = self.module, self.attribute
+        start = f"`{type(module).__name__}` has no attribute `{name}`."
+        if found := inside(module, name):
+            return f"{start} {found}"
+        own = [field.name for field in dataclasses.fields(module)]
+        if meant := meant_by(name, own):
+            return f"{start} It is called {listing(meant)}."
+        if remedy := foreign_attribute(module._inside_is_read_by(name)[0], name):
+            return f"{start} {remedy}"
+        names = {name for names, _, _ in _named_leaves(module) for name in names}
+        if found := next(filter(None, map(functools.partial(inside, module), meant_by(name, names))), None):
+            return f"{start} {found}"
+        return start + suggestion(name, [*own, *(x for x in dir(type(module)) if not x.startswith("_"))])
 
 
 def inside(module: Any, name: str) -> str | None:

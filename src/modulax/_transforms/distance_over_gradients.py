@@ -8,14 +8,7 @@ from jaxtyping import DTypeLike, PyTree
 
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
-from .._support.arithmetic import (
-    abs_sq,
-    at_least_float32,
-    common_dtype,
-    ratio,
-    real_dtype,
-    safe_sqrt,
-)
+from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, ratio, real_dtype, safe_sqrt
 from .._support.module import AbstractState, like_params
 from ..tree._math import norm
 

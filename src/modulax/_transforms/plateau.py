@@ -24,14 +24,7 @@ class ReduceLROnPlateauState(AbstractState):
     number and mean of the values accumulated so far.
     """
 
-    optax_fields = (
-        "scale",
-        "best_value",
-        "plateau_count",
-        "cooldown_count",
-        "count",
-        "avg_value",
-    )
+    optax_fields = ("scale", "best_value", "plateau_count", "cooldown_count", "count", "avg_value")
 
     scale: Shared[Float[Array, ""]] = shared(None, metric=True, factor=True)
     best_value: Shared[Float[Array, ""]] = shared(None)

@@ -34,10 +34,7 @@ from .._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
 from .._protocol.masks import Mask as Mask, mask as mask
 from .._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
 from .._protocol.schedule_values import at_start as at_start
-from .._protocol.transform import (
-    AbstractTransform as AbstractTransform,
-    EmptyState as EmptyState,
-)
+from .._protocol.transform import AbstractTransform as AbstractTransform, EmptyState as EmptyState
 from .._support.arithmetic import (
     abs_sq as abs_sq,
     at_least_float32 as at_least_float32,

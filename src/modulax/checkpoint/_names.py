@@ -163,18 +163,14 @@ def match(
     return Match(sources, *others, proposed, found.remarks + said)
 
 
-class _Matching:
+class _Matching(NamedTuple):
     """What names are matched by; the arguments are those of `match`."""
 
-    def __init__(
-        self,
-        template: Template,
-        leaves: Mapping[Names, Any],
-        saved: Mapping[Names, Any],
-        strict: bool,
-        are_equal: Callable[[list[Names]], bool],
-    ):
-        self.template, self.leaves, self.saved, self.strict, self.are_equal = template, leaves, saved, strict, are_equal
+    template: Template
+    leaves: Mapping[Names, Any]
+    saved: Mapping[Names, Any]
+    strict: bool
+    are_equal: Callable[[list[Names]], bool]
 
     def nesting(self, old: Iterable[Names]) -> Nesting:
         return Nesting(self.template.tree, self.template.joined, self.leaves, old)
@@ -191,7 +187,7 @@ class _Matching:
     def without_partner(
         self, sources: Mapping[Names, Names], old: Mapping[Names, Names]
     ) -> tuple[list[Names], list[Names]]:
-        """The names of the template and of the checkpoint that are in no pair."""
+        """The names of the template, and those of the checkpoint, that are in no pair."""
         taken = set(sources.values())
         return [name for name in self.leaves if name not in sources], [x for x in old.values() if x not in taken]
 

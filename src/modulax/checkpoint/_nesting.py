@@ -6,6 +6,7 @@ Names are tuples of keys, see `_names.py`.
 import collections
 import dataclasses
 import re
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,10 +14,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import states  # noqa: F401 (defines every class of the library that `nesting_fields` lists)
-from .._protocol.container import auxiliary_fields
-from .._support.module import AbstractState, with_subclasses
+from .._protocol.container import AbstractContainer
+from .._support.module import AbstractState, FieldKind, every_field, with_subclasses
 from ..tree._paths import Names
-from ..tree._state import Section, nesting_fields, sections, shared_fields, states_with_names
+from ..tree._state import Section, sections, states_with_names
 
 
 class Place(NamedTuple):
@@ -51,7 +52,7 @@ class Nesting:
 
     def __init__(self, template: PyTree, joined: set[Names], own: Iterable[Names], saved: Iterable[Names]):
         self._fields, self.keyed = nesting_fields()
-        self._auxiliary, self._shared = auxiliary_fields(), shared_fields()
+        self._auxiliary, self._shared = _auxiliary_fields(), _shared_fields()
         found = _sections(template)
         self._rules = {names: _rule_of(type(state)) for names, state in states_with_names(template)}
         self._known = {_rule_of(cls) for cls in with_subclasses(AbstractState)}
@@ -207,6 +208,32 @@ class Nesting:
     def _holds(self, by_prefix: Mapping[Names, set[Names]], prefix: Names) -> bool:
         """Whether the state at a prefix holds further states."""
         return any(rest[0] in self._fields for rest in by_prefix.get(prefix, ()))
+
+
+def nesting_fields() -> tuple[set[str], set[str]]:
+    """The names of all fields of states that hold states of other transforms, and those that hold a mapping of them."""
+    fields, mappings = set[str](), set[str]()
+    for field in every_field(AbstractState):
+        if field.metadata.get("holds") == "states":
+            fields.add(field.name)
+            origin = typing.get_origin(field.type)
+            if isinstance(origin, type) and issubclass(origin, Mapping):
+                mappings.add(field.name)
+    return fields, mappings
+
+
+def _shared_fields() -> set[str]:
+    """The names of fields that hold what all parameters share in every state that has one of this name."""
+    kinds = collections.defaultdict[str, set[FieldKind | None]](set)
+    for field in every_field(AbstractState):
+        kinds[field.name].add(field.metadata.get("holds"))
+    return {name for name, found in kinds.items() if found == {"shared"}}
+
+
+def _auxiliary_fields() -> set[str]:
+    """The names of all state fields in which containers keep the states of auxiliary parts."""
+    parts = [field.metadata["part"] for field in every_field(AbstractContainer) if field.metadata.get("auxiliary")]
+    return {name for name in parts if isinstance(name, str)}
 
 
 def _rule_of(state: type) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from .._support.checks import listing
 from ..compat._states import CLASSES, OTHER_COUNTS
 from ..tree._paths import Names
-from ..tree._state import nesting_fields
+from ._nesting import nesting_fields
 from ._stored import nested
 
 _COUNTS = ("count", "step")

@@ -125,19 +125,18 @@ def _states(nesting: Nesting, places: Mapping[Names, Place]) -> dict[Names, _Sta
     return states
 
 
+@dataclasses.dataclass
 class _Pairing:
     """What is known while the leaves are paired; the arguments are those of `paired`."""
 
-    def __init__(
-        self,
-        nesting: Nesting,
-        leaves: Mapping[Names, Any],
-        saved: Mapping[Names, Any],
-        are_equal: Callable[[list[Names]], bool],
-    ):
-        self.nesting, self.leaves, self.saved, self.are_equal = nesting, leaves, saved, are_equal
-        self.places = {name: nesting.place(name) for name in leaves}
-        self.states = _states(nesting, self.places)
+    nesting: Nesting
+    leaves: Mapping[Names, Any]
+    saved: Mapping[Names, Any]
+    are_equal: Callable[[list[Names]], bool]
+
+    def __post_init__(self) -> None:
+        self.places = {name: self.nesting.place(name) for name in self.leaves}
+        self.states = _states(self.nesting, self.places)
         self.found: dict[Names, Names] = {}
         self.refused: set[Names] = set()
         self.remarks: list[str] = []

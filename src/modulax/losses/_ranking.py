@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import broadcast_shape, chosen, mask_like, promoted, real_arrays
-from ._shared import log_sum_exp, mean, with_targets
+from .._support.arguments import broadcast_shape, chosen, promoted, real_arrays
+from ._shared import log_sum_exp, mask_like, mean, with_targets
 
 
 def ranking_softmax_loss(

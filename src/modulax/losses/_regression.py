@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, check_one_shape, chosen, floating, mask_like, promoted, scalars
+from .._support.arguments import Axes, axes_of, check_one_shape, chosen, floating, promoted, scalars
 from .._support.checks import NON_NEGATIVE
-from ._shared import number_like, unit, with_targets
+from ._shared import mask_like, number_like, unit, with_targets
 
 
 def _errors(owner: str, predictions: ArrayLike, targets: ArrayLike | None) -> tuple[Any, Array]:

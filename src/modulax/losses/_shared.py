@@ -1,5 +1,7 @@
 """Building blocks of several losses, well defined at the edges: zero vectors, empty sums, nothing to average."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
@@ -74,3 +76,39 @@ def log_sum_exp(x: Array) -> Array:
 def mean(x: Array, where: Bool[Array, "..."] | None = None) -> Array:
     """Average the selected entries; the mean of no entries is zero."""
     return ratio(jnp.sum(chosen(where, x)), jnp.sum(jnp.ones_like(x), where=where))
+
+
+def without_axes(x: Array, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape without these axes: the shape of the examples, where `axes` are those of the classes."""
+    return tuple(n for a, n in enumerate(x.shape) if a not in axes)
+
+
+def mask_like(
+    owner: str, where: ArrayLike | None, name: str, x: Array, axes: tuple[int, ...] = ()
+) -> Bool[Array, "..."] | None:
+    """Broadcast the mask `where` to the shape of an array; None stays None.
+
+    A mask with the shape that the array has without `axes` selects whole examples.
+
+    Raises:
+        ValueError: if it isn't boolean, or doesn't fit the array.
+    """
+    if where is None:
+        return None
+    mask = jnp.asarray(where)
+    if mask.dtype != bool:
+        raise ValueError(f"`{owner}(where=...)` must hold booleans, got {mask.dtype}. Convert it: `where != 0`.")
+    examples = without_axes(x, axes)
+    if axes and mask.shape == examples:
+        mask = jnp.expand_dims(mask, axes)
+    elif axes and 0 < mask.ndim != x.ndim:
+        raise ValueError(
+            f"`{owner}` needs `where` of the shape of `{name}`, {x.shape}, or of its examples, {examples}, "
+            f"got {mask.shape}."
+        )
+    return fitted(owner, name, x, where=mask)[0]
+
+
+def size_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    """Count the entries along these axes together."""
+    return math.prod(shape[a] for a in axes)

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, chosen, floating, mask_like, promoted
+from .._support.arguments import Axes, axes_of, chosen, floating, promoted
 from .._support.checks import FRACTION
-from ._shared import number_like
+from ._shared import mask_like, number_like
 
 
 def smooth_labels(

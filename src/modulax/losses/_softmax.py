@@ -17,21 +17,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
-from .._support.arguments import (
-    Axes,
-    axes_of,
-    broadcast,
-    chosen,
-    fitted,
-    floating,
-    mask_like,
-    promoted,
-    real_arrays,
-    size_of,
-    without_axes,
-)
+from .._support.arguments import Axes, axes_of, broadcast, chosen, fitted, floating, promoted, real_arrays
 from .._support.arithmetic import at_least_float32
 from .._support.value_checks import traced_check
+from ._shared import mask_like, size_of, without_axes
 
 
 def softmax_cross_entropy(

@@ -304,10 +304,3 @@ def counting_traces() -> Iterator[list[str]]:
         yield traces
     finally:
         _counting[:] = [other for other in _counting if other is not traces]
-
-
-@contextlib.contextmanager
-def as_others_set_jax() -> Iterator[None]:
-    """Set JAX's default promotion rules, which flax and optax rely on."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield

@@ -10,24 +10,14 @@ from .._containers.chain import Chain
 from .._containers.injected import Injected
 from .._containers.masked import Masked
 from .._containers.multi_steps import MultiSteps
+from .._containers.optax_adapters import settings_of_optax
 from .._containers.partition import Partition
 from .._containers.scheduled import Scheduled
 from .._protocol.hyperparameters import AbstractHyperparameters
 from .._support.arithmetic import enable_x64
 from .._transforms.basic import SetToZero
 from .._transforms.scaling import Scale
-from ._case import (
-    Case,
-    as_others_set_jax,
-    expect,
-    expect_close,
-    expect_finite,
-    in_float64,
-    needs,
-    optional,
-    run,
-    scaled,
-)
+from ._case import Case, expect, expect_close, expect_finite, in_float64, needs, optional, run, scaled
 
 
 def law_a_chain_is_its_parts_one_by_one(case: Case) -> None:
@@ -117,7 +107,7 @@ def law_nnx_optimizers_take_it(case: Case) -> None:
     def params_of(net: Any) -> Any:
         return nnx.to_pure_dict(nnx.state(net, nnx.Param))
 
-    with as_others_set_jax():
+    with settings_of_optax():
         net = Net()
         params = params_of(net)
         updates, _ = case.transform.update(params, case.transform.init(params), params)
@@ -134,7 +124,7 @@ def law_nnx_optimizers_take_it(case: Case) -> None:
 def law_optax_chains_take_it(case: Case) -> None:
     """`optax.chain` accepts it as one of its own transformations, and it does the same there."""
     optax = optional("optax")
-    with as_others_set_jax():
+    with settings_of_optax():
         chain = optax.chain(optax.scale(3.0), case.transform, optax.scale(0.25))
         state = chain.init(case.params)
         own = case.init()

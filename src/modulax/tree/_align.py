@@ -5,7 +5,7 @@ first tree from new values. Trees of equal structure are aligned by JAX; all oth
 module with the same names. One tree may be deeper than the other: several arrays below a leaf of `like` are handled as
 a list (SM3 keeps several per parameter).
 
-`paired` aligns parameters with updates and checks the shapes, by `check_same_shapes`, or by `check_examples` for
+`paired` aligns parameters with updates and checks the shapes, by `check_same_shapes`, or by `_check_examples` for
 per-example gradients. `misfit` writes the error message for missing and unknown leaves.
 """
 
@@ -110,7 +110,7 @@ def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[in
     """
     values, _ = align(params, updates, owner, "the parameters")
     if per_example:
-        check_examples(updates, values, owner, per_example)
+        _check_examples(updates, values, owner, per_example)
     else:
         check_same_shapes(updates, values, owner)
     return jtu.tree_structure(updates).unflatten(values)
@@ -191,7 +191,7 @@ def check_same_shapes(updates: PyTree, values: list[Any], owner: str) -> None:
             )
 
 
-def check_examples(updates: PyTree, values: list[Any], owner: str, axes: tuple[int, ...] = (0,)) -> None:
+def _check_examples(updates: PyTree, values: list[Any], owner: str, axes: tuple[int, ...] = (0,)) -> None:
     """Check that the updates have the shapes of the parameters plus example axes, of the same length in all leaves.
 
     Raises:

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
 from .._support.arithmetic import is_numeric_array
@@ -29,23 +28,6 @@ def with_arrays(model: PyTree, arrays: Sequence[Any]) -> PyTree:
         return treedef.unflatten(arrays)
     remaining = iter(arrays)
     return treedef.unflatten([next(remaining) if is_numeric_array(x) else x for x in leaves])
-
-
-def donatable(leaves: Sequence[list[Any]], donated: Sequence[int]) -> list[list[Any]]:
-    """Copy what is in donated lists twice, such as tied weights, or elsewhere: a buffer can be donated only once."""
-    seen: set[int] = set()
-
-    def unshared(x: Any) -> Any:
-        is_again = id(x) in seen and isinstance(x, jax.Array) and not isinstance(x, Tracer)
-        return jnp.copy(x) if is_again else x
-
-    out = list(leaves)
-    for i in donated:
-        out[i] = []
-        for x in leaves[i]:
-            out[i].append(unshared(x))
-            seen.add(id(x))
-    return [xs if i in donated else list(map(unshared, xs)) for i, xs in enumerate(out)]
 
 
 def leaves_of(owner: str, name: str, tree: PyTree) -> tuple[list[Any], Any]:

@@ -1,8 +1,6 @@
 """Which arrays of a state belong to which parameter, according to the declarations of its fields."""
 
-import collections
 import dataclasses
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._support.checks import listing
-from .._support.module import AbstractState, FieldKind, every_field, kind_of
+from .._support.module import AbstractState, FieldKind, kind_of
 from ._paths import Names, is_plain, key_names, longest_prefix, named_leaves
 from ._stacks import stack_like, unstack
 
@@ -71,7 +69,7 @@ def map_sections(
         probes = {}  # a probe with other children says nothing about those of the node
     new = []
     for (key, child), field in zip(children, _fields(node, eqx.Module, children), strict=True):
-        kind, below = section_kind(field, child), names + key_names(key)
+        kind, below = _section_kind(field, child), names + key_names(key)
         if kind == "states" or child is None:
             new.append(map_sections(function, child, probes.get(key), below))
         else:
@@ -96,7 +94,7 @@ def _fields(node: PyTree, cls: type, children: Sequence[tuple[Any, PyTree]]) -> 
     return [fields[key[0].name] if fields else None for key, _ in children]
 
 
-def section_kind(field: dataclasses.Field | None, value: Any) -> FieldKind:
+def _section_kind(field: dataclasses.Field | None, value: Any) -> FieldKind:
     """The kind of a field; one that contains modulax states counts as nested, whatever its declaration."""
     kind = "states" if field is None else kind_of(field)
     if kind != "params":
@@ -125,7 +123,7 @@ def sections(node: PyTree, names: Names = (), root: int | None = None) -> Iterat
     children = one_level(node)[0]
     for (key, child), field in zip(children, _fields(node, AbstractState, children), strict=True):
         below = names + key_names(key)
-        kind = section_kind(field, child)
+        kind = _section_kind(field, child)
         if root is not None and field is not None:
             yield Section(below, root, kind)
         if root is None or kind == "states":
@@ -140,7 +138,7 @@ def declarations(node: PyTree, declared: Mapping[str, Any] | None = None) -> lis
     children, treedef = one_level(node)
     out = [declared] * treedef.num_leaves if jtu.treedef_is_leaf(treedef) else []
     for (_, child), field in zip(children, _fields(node, AbstractState, children), strict=True):
-        below = declared if field is None else field.metadata if section_kind(field, child) == "params" else None
+        below = declared if field is None else field.metadata if _section_kind(field, child) == "params" else None
         out += declarations(child, below)
     return out
 
@@ -148,26 +146,6 @@ def declarations(node: PyTree, declared: Mapping[str, Any] | None = None) -> lis
 def is_per_matrix(declared: Mapping[str, Any] | None) -> bool:
     """Whether a declaration is that of a field that belongs to the matrices of a parameter."""
     return declared is not None and bool(declared.get("per_matrix"))
-
-
-def nesting_fields() -> tuple[set[str], set[str]]:
-    """The names of all fields of states that hold states of other transforms, and those that hold a mapping of them."""
-    fields, mappings = set[str](), set[str]()
-    for field in every_field(AbstractState):
-        if field.metadata.get("holds") == "states":
-            fields.add(field.name)
-            origin = typing.get_origin(field.type)
-            if isinstance(origin, type) and issubclass(origin, Mapping):
-                mappings.add(field.name)
-    return fields, mappings
-
-
-def shared_fields() -> set[str]:
-    """The names of fields that hold what all parameters share in every state that has one of this name."""
-    kinds = collections.defaultdict[str, set[FieldKind | None]](set)
-    for field in every_field(AbstractState):
-        kinds[field.name].add(field.metadata.get("holds"))
-    return {name for name, found in kinds.items() if found == {"shared"}}
 
 
 def owning_paths(state: PyTree) -> list[tuple[SectionKind, Names]]:
