@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer, one_line
+from .._support.checks import check_integer, listing, one_line
 from .._support.keys import is_key_data, is_typed_key
 from ._data import as_data
 from ._description import arrays_by_path, described, name_of, without_numbers
@@ -31,9 +31,10 @@ from ._over import Over, in_shapes, trainings
 from ._population import Lane, Structure, structures
 from ._progress import Progress
 from ._results import Results, blanks, csv_of, diverged_in
-from ._runs import Batch, Carries, Place, Runs, Start
+from ._runs import Batch, Carries, Place, Runs, Start, trained_here
 from ._sweep import Members, Sweep, as_sweep, shown_shape, values_of
 from ._training import Size, Train, Trainable, check_arguments, in_segments, placement, takes_number
+from ._workers import Workers
 
 
 class Settings(NamedTuple):
@@ -45,6 +46,7 @@ class Settings(NamedTuple):
     tags: Mapping[str, Any] | None
     progress: bool
     on_segment: Hook | Sequence[Hook] | None = None
+    workers: Workers | None = None
 
 
 class Experiment:
@@ -149,7 +151,11 @@ class Experiment:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
         folder, places = self.runs.folder, range(len(self.sweep))
         self._member_names = [name_of(self._described(i)) if folder.path else str(i) for i in places]
-        self._programs = [structure.digest() if folder.path else "" for structure in self.structures]
+        workers, structures = self._settings.workers, self.structures
+        self._programs = [structure.digest() if folder.path or workers else "" for structure in structures]
+        if workers is not None:
+            self._budget = math.inf  # a worker looks at its own memory
+            workers.prepare(structures, self._programs, folder.path)
         if folder.path is not None:
             programs = defaultdict[str, list[str]](list)
             for structure, program in zip(self.structures, self._programs, strict=True):
@@ -231,8 +237,12 @@ class Experiment:
         if self.hooks.hooks:
             self._table, self._so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
             self.runs.fill(self._so_far, self._trained)
-        for batch, end in self._turns(batches, last):
-            rows, seeds = [where[row[0]][0] for row in batch.runs], [where[run][1] for run in batch.runs[0]]
+        of = {
+            id(batch): ([where[x[0]][0] for x in batch.runs], [where[x][1] for x in batch.runs[0]]) for batch in batches
+        }
+
+        def begin(batch: Batch) -> str:
+            rows, seeds = of[id(batch)]
             batch.lane = lane = batch.lane or self._lane(batch, rows, seeds)
             if lane.carry is None and batch.done > 0:
                 is_new = batch.done == batch.first
@@ -240,20 +250,29 @@ class Experiment:
                 lane.carry = self.runs.gathered(lane, of_runs) if is_new else self.runs.carry(batch, lane)
             if batch.done == batch.first:
                 prepare(lane, rows)
-            while batch.done < end and (self.ends[rows] > batch.done).any():
-                metrics = lane.advance(batch.done)
+            return f"the members {listing(rows)} with the seeds {listing(seeds)}"
+
+        def goes_on(batch: Batch) -> bool:
+            return batch.done < last and bool((self.ends[of[id(batch)][0]] > batch.done).any())
+
+        if (workers := self._settings.workers) is None:
+            trained = trained_here(batches, self._turns(batches, last), begin, goes_on)
+        else:
+            is_watched = self.runs.folder.path is not None or self.hooks.hooks
+            trained = workers.trained(batches, begin, goes_on, None if is_watched else last)
+        with contextlib.closing(trained):
+            for batch, metrics in trained:
                 # Before the segment is written: after a kill between the two, the hooks get it again, and miss nothing.
-                self._call_hooks(batch, rows, seeds, metrics)
-                self.runs.write(batch, metrics, lane)
+                self._call_hooks(batch, *of[id(batch)], metrics)
+                self.runs.write(batch, metrics)
                 self.runs.tidy(spent or ())
                 self.bar.advance(len(batch.places()))
-            if not keeps and end == last:
-                batch.lane = None  # frees the memory
-            elif len(batches) > 1:
-                lane.leave()
-            if time.monotonic() > self._next_table:
-                self._save_table()
-        self.bar.advance(sum(len(batch.places()) * (last - batch.done) for batch in batches))  # that were stopped
+                if not goes_on(batch):
+                    self.bar.advance(len(batch.places()) * (last - batch.done))
+                    if not keeps:
+                        batch.lane = None  # frees the memory
+                    if time.monotonic() > self._next_table:
+                        self._save_table()
         for batch in self.runs.batches:
             batch.lane = batch.lane if keeps and batch in batches else None
         self.segments[places] = np.minimum(self.ends[places], last)
@@ -356,11 +375,13 @@ class Experiment:
     def _width(self, structure: Structure, members: int, seeds: int) -> int:
         """How many members of a structure are trained at a time, of so many."""
         chunk, known = self._settings.chunk, self._widths.get((structure, seeds))
+        if (workers := self._settings.workers) is not None and chunk is None:
+            chunk = workers.chunk(members)
         if known is not None and self.where.rounded(members) > self._share * known:
             return known  # whose program is compiled
         most = members if chunk is not None or known is not None else math.ceil(self._share * members)
         width = fitting(lambda n: structure.needed(Size(n, seeds)), most, self.where.rounded, chunk, self._budget)
-        if width < most:
+        if width < most and workers is None:
             size, copies = size_text(structure.needed(Size(width, seeds))), -members % width
             padding = f", and {copies} copies to fill the last chunk" if copies else ""
             self.bar.say(

@@ -69,7 +69,7 @@ class Structure:
         data: Data | None = None,
         again: bool = True,
     ):
-        self.group, self.key, self.where = group, key, where
+        self.training, self.group, self.key, self.where = training, group, key, where
         self.key_axes = Axes(members=own_keys, seeds=True)
         optimizer = group.members[0]
         self.numbers = [HYPERPARAMETER] * len(jtu.tree_leaves(optimizer))

@@ -13,6 +13,7 @@ from ._over import Over
 from ._results import Results
 from ._sweep import Members, Sweep
 from ._training import Train, Trainable
+from ._workers import Workers
 
 
 def run(
@@ -30,6 +31,7 @@ def run(
     tags: Mapping[str, Any] | None = None,
     progress: bool = True,
     on_segment: Hook | Sequence[Hook] | None = None,
+    executor: Any = None,
 ) -> Results:
     """Train every member of a sweep with every seed, and return what the training returned.
 
@@ -70,15 +72,25 @@ def run(
             A folder notes which runs were stopped: no later sweep trains them further, unless `stopped` in its
             `sweep.json` is emptied. Segments that are read from the folder are not repeated, except one that was being
             written when the process was killed. In a `jax.distributed` job, only the first process calls it.
+        executor: whatever has `submit(function, *arguments)`, which returns a future: Dask's `client.get_executor()`, a
+            process pool, `submitit.AutoExecutor`. Its workers train the chunks, with bitwise the results of this
+            process; each has an equal part of the members unless `chunk` is given. `devices` is then a number of
+            devices of each worker, and `memory` is that of a worker. A task is a chunk with its next segment, so that
+            folder and hooks are as without an executor; with neither, it is a chunk with all segments. What a lost
+            worker had is trained again. Requires cloudpickle.
 
     Raises:
-        TypeError: if `train` returns no arrays, or reads a traced value as a Python number.
+        TypeError: if `train` returns no arrays, or reads a traced value as a Python number; with `executor`, if it
+            refers to something that can't be pickled.
+        RuntimeError: if the executor takes no more tasks, as a process pool does after a worker died.
         ValueError: if the metrics differ between structures, if `train` takes the next batch of an iterator, if `data`
             ends, changes its shapes or can't be resumed, or if the folder is that of another training, or in use.
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
-    experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=devices, segments=segments, data=data)
-    return train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment))
+    workers = None if executor is None else Workers(executor, devices, memory)
+    here = devices if workers is None else 1
+    experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=here, segments=segments, data=data)
+    return train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment, workers))
 
 
 def train_all(experiment: Experiment, settings: Settings) -> Results:
