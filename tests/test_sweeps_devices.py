@@ -1,9 +1,13 @@
 """Sweeps over several devices, and over the processes of a `jax.distributed` job."""
 
+import functools
+import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +54,41 @@ def test_two_processes_train_one_sweep(tmp_path: Path):
             np.testing.assert_allclose(stored["half"], alone.metrics["half"].astype(np.float32), rtol=1e-6)
     lines = (tmp_path / "sweep" / "results.csv").read_text().splitlines()
     assert len(lines) == 1 + job.MEMBERS * job.SEEDS
+
+
+def test_a_process_pool_goes_on_after_a_worker_is_killed(tmp_path: Path):
+    """In another pool. The training is a function within a function, which the processes can't import."""
+
+    def train(optimizer: Any, carry: Any) -> Any:
+        params, state = optimizer.step(carry[0], carry[1], carry[0])
+        return (params, state), {"loss": jnp.sum(params**2), "half": params.astype(jnp.bfloat16)}
+
+    def start(optimizer: Any, key: Any) -> Any:
+        params = jax.random.normal(key, (3,))
+        return params, optimizer.init(params)
+
+    def run(executor: Any = None, **options: Any) -> sweeps.Results:
+        given: dict[str, Any] = {"seeds": 2, "segments": 4, "progress": False, "devices": 1, "executor": executor}
+        return sweeps.run(RATES, sweeps.Trainable(start, train), **given | options)
+
+    def kill(rows: list[sweeps.Row]) -> None:
+        if rows[0].segment == 1:
+            os.kill(victim, signal.SIGKILL)
+
+    new = functools.partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("spawn"))
+    folder = tmp_path / "sweep"
+    with new(2) as pool:
+        victim = pool.submit(os.getpid).result()
+        with pytest.raises(
+            RuntimeError, match=r"no more tasks \(BrokenProcessPool.* run it again to go on from `folder="
+        ):
+            run(pool, folder=folder, on_segment=kill)
+    with new(1) as pool:
+        results, rows = run(pool, folder=folder, on_segment=(seen := []).extend), 16 * 2
+    assert results.chunk == (8,)
+    assert rows < len(seen) <= 3 * rows  # at least one segment was there
+    for x, y in zip(results.metrics.values(), run(chunk=8).metrics.values(), strict=True):
+        assert x.tobytes() == y.tobytes()
 
 
 def _heavy_start(optimizer: Any, key: Any) -> Any:

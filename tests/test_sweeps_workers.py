@@ -232,9 +232,9 @@ def test_what_a_worker_refuses():
         run(Pool(), reading(FailsThere(1.0, fails=True)), segments=1)
     assert "Install its package there, or send the code along" in caught.value.__notes__[0]
     with pytest.raises(
-        MemoryError, match=r"2 members at a time needs .* in a worker, and 1.3 kB are free. Try `chunk=1`"
+        MemoryError, match=r"2 members at a time needs .* in a worker, and 1.1 kB are free. Try `chunk=1`"
     ):
-        run(Pool(), sweep=SWEEP[:5], memory=1300)
+        run(Pool(), sweep=SWEEP[:5], memory=1100)
 
 
 def test_jax_is_configured_in_a_worker_as_here(tmp_path: Path):

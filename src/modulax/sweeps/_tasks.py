@@ -155,8 +155,8 @@ class _Worker:
             traced = Structure(training, group, key, self.where, again=False)
             if traced.digest() != digest:
                 raise ValueError(
-                    f"The training of {group.label} is another program in a worker, which has {versions()}, than in the "
-                    f"process that calls `run`, which has {self.sweep.versions}. Give both the same packages, code and "
+                    f"The training of {group.label} is another program in a worker, which has {versions()}, than in "
+                    f"the process that calls `run`, with {self.sweep.versions}. Give both the same packages, code and "
                     f"environment variables. What the training reads must not depend on the machine."
                 )
             self.structures[number] = traced
