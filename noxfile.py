@@ -237,7 +237,7 @@ def files(*patterns: str) -> list[str]:
 
 @nox.session
 def libraries(session: nox.Session) -> None:
-    """Programs of other libraries that take optax optimizers, with ours, and the tools that log sweeps."""
+    """Other libraries that take optax optimizers, with ours; tools that log sweeps, and engines that run them."""
     install(session, "libraries", "-e", f".{EVERY_EXTRA}")
     session.run(*PYTEST, "tests/libraries", *session.posargs, env=quick_environment(session))
 

@@ -80,8 +80,8 @@ myst_substitutions = pictures.figures()
 nb_custom_formats = {".md": "markdown_pages.read_page"}
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "outputs" / pictures.digest())
-# `nox -s libraries` runs the first, and `optimizer_runs.py` the examples of the others.
-nb_execution_excludepatterns = ["docs/libraries.md", "api/optimizers/*.md"]
+# `nox -s libraries` runs the first two, and `optimizer_runs.py` the examples of the others.
+nb_execution_excludepatterns = ["docs/libraries.md", "docs/sweeps_on_many_machines.md", "api/optimizers/*.md"]
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True

@@ -19,7 +19,8 @@ import jax
 from .settings import jax_defaults
 
 ROOT = Path(__file__).parents[1]
-PAGE_OF_LIBRARIES = ROOT / "docs" / "libraries.md"  # whose blocks import what only `nox -s libraries` installs
+# Pages whose blocks import what only `nox -s libraries` installs.
+PAGES_OF_LIBRARIES = [ROOT / "docs" / "libraries.md", ROOT / "docs" / "sweeps_on_many_machines.md"]
 FENCED = re.compile(r"^( *)(`{3,}|~{3,}) *([^`\n]*)\n(.*?)^\1\2[`~]* *$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Programs of other libraries that take optax optimizers, and tools that log sweeps: `nox -s libraries` installs them.
+"""Libraries that take optax optimizers, tools that log sweeps and engines that run them: for `nox -s libraries`.
 
 pytest doesn't descend into this folder on its own (`norecursedirs` in pyproject.toml), so that the other sessions do
 without them. `pytest tests/libraries` runs it.
