@@ -52,7 +52,7 @@ EDGES = {
     "nnx": {"flax"},
     "linen": {"flax"},
     "checkpoint": {"orbax"},
-    "sweeps": {"tqdm", "scipy", "optuna", "tensorboardX", "wandb", "mlflow"},
+    "sweeps": {"cloudpickle", "tqdm", "scipy", "optuna", "tensorboardX", "wandb", "mlflow"},
     "planning": set(),  # of the base dependencies; its compilers are loaded by JAX
 }
 # `import modulax` loads no edge and none of these.

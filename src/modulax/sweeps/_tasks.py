@@ -42,7 +42,7 @@ class Program(NamedTuple):
     digest: str
 
 
-class Sweep(NamedTuple):
+class Common(NamedTuple):
     """What the tasks of a sweep have in common.
 
     Attributes:
@@ -75,37 +75,38 @@ class Task(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a task returns: the leaves of the metrics of each segment, and of the carry after the last one."""
+    """What a task returns.
+
+    Attributes:
+        metrics: the leaves of the metrics of each segment.
+        carry: the leaves of the carry after the last segment, if it was asked for.
+        error: the error of the training, pickled, or None. An error that a future raises is one of the executor.
+    """
 
     metrics: list[list[np.ndarray]]
     carry: list[np.ndarray]
+    error: bytes | None = None
 
 
-class Failed(NamedTuple):
-    """What a task returns instead: an error of the training, pickled. A lost worker returns nothing."""
-
-    error: bytes
-
-
-def train(sweep: Sweep, task: bytes, attempt: int) -> Trained | Failed:
+def train(common: Common, task: bytes, attempt: int) -> Trained:
     """Train a task. The number of the attempt makes each one another call, of which Dask keeps the results."""
     try:
         with _one_at_a_time:
-            configure(sweep)
-            return _worker(sweep).train(pickle.loads(task))
+            configure(common)
+            return _worker(common).train(pickle.loads(task))
     except Exception as error:
         where = "".join(traceback.format_tb(error.__traceback__))
         error.add_note(f"In process {os.getpid()} on {socket.gethostname()}, a worker of `executor=`:\n{where}")
-        return Failed(_pickled(error))
+        return Trained([], [], _pickled(error))
 
 
-def configure(sweep: Sweep) -> None:
+def configure(common: Common) -> None:
     """Configure JAX as it is in the process that sends the tasks."""
-    for name, value in sweep.configuration:
+    for name, value in common.configuration:
         if getattr(jax.config, name) != value:
             jax.config.update(name, value)
-    if sweep.cache is not None and not jax.config.jax_compilation_cache_dir:
-        jax.config.update("jax_compilation_cache_dir", sweep.cache)
+    if common.cache is not None and not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", common.cache)
 
 
 def versions() -> str:
@@ -114,11 +115,9 @@ def versions() -> str:
 
 
 def _pickled(error: Exception) -> bytes:
-    """An error as bytes; of one that can't be pickled, its text."""
-    import cloudpickle
-
+    """An error as bytes; if it can't be pickled, its text."""
     try:
-        content = cloudpickle.dumps(error)
+        content = pickle.dumps(error)
         pickle.loads(content)
     except Exception:
         text = RuntimeError(f"{type(error).__name__}: {error}")
@@ -128,23 +127,23 @@ def _pickled(error: Exception) -> bytes:
 
 
 @functools.lru_cache(maxsize=1)
-def _worker(sweep: Sweep) -> "_Worker":
-    return _Worker(sweep)
+def _worker(common: Common) -> "_Worker":
+    return _Worker(common)
 
 
 class _Worker:
     """The programs of a sweep, in a worker."""
 
-    def __init__(self, sweep: Sweep):
+    def __init__(self, common: Common):
         try:
-            self.programs: list[Program] = pickle.loads(sweep.programs)
+            self.programs: list[Program] = pickle.loads(common.programs)
         except ImportError as error:
             error.add_note(
                 "A function that is imported must be there on the worker too. Install its package there, or send the "
                 "code along: `cloudpickle.register_pickle_by_value(module)`."
             )
             raise
-        self.sweep, self.where = sweep, placement(sweep.devices)
+        self.common, self.where = common, placement(common.devices)
         self.structures: dict[int, Structure] = {}
         self.fitting: set[tuple[int, Size]] = set()
 
@@ -156,7 +155,7 @@ class _Worker:
             if traced.digest() != digest:
                 raise ValueError(
                     f"The training of {group.label} is another program in a worker, which has {versions()}, than in "
-                    f"the process that calls `run`, with {self.sweep.versions}. Give both the same packages, code and "
+                    f"the process that calls `run`, with {self.common.versions}. Give both the same packages, code and "
                     f"environment variables. What the training reads must not depend on the machine."
                 )
             self.structures[number] = traced
@@ -167,7 +166,7 @@ class _Worker:
         structure = self.structure(task.program)
         lane = Lane(structure, task.members, task.keys, self.where.rounded(task.width))
         if (task.program, lane.size) not in self.fitting:
-            budget = budget_of(list(self.where.mesh.devices.flat), self.sweep.memory)
+            budget = budget_of(list(self.where.mesh.devices.flat), self.common.memory)
             needed = lambda n: structure.needed(lane.size._replace(width=n))  # noqa: E731
             if (most := fitting(needed, task.width, self.where.rounded, None, budget)) < lane.size.width:
                 raise MemoryError(

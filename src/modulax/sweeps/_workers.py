@@ -4,6 +4,7 @@ A task is a batch with its next segment, or with all of them if there is neither
 that calls `run` writes the folder.
 """
 
+import importlib
 import itertools
 import math
 import pickle
@@ -56,10 +57,10 @@ class Workers:
                 "out: all processes of the job train the sweep together."
             )
         try:
-            import cloudpickle
+            self._dumps: Callable[[Any], bytes] = importlib.import_module("cloudpickle").dumps
         except ImportError as error:
             raise ImportError('`executor=` requires cloudpickle: `pip install "modulax[sweeps]"`.') from error
-        self._dumps, self._executor = cloudpickle.dumps, executor
+        self._executor = executor
         self._devices, self._memory = devices, memory
         self._broken: Exception | None = None
 
@@ -104,7 +105,7 @@ class Workers:
                 f"function that the training calls; with `functools.cache`, each worker calls it once."
             ) from error
         configuration = tuple((name, getattr(jax.config, name)) for name in _tasks.CONFIGURATION)
-        self._sweep = _tasks.Sweep(
+        self._common = _tasks.Common(
             programs, self._devices, self._memory, configuration, cache or None, _tasks.versions()
         )
 
@@ -164,7 +165,7 @@ class Workers:
 
     def _submit(self, batch: Batch, name: str, task: bytes, attempt: int = 1) -> None:
         try:
-            future = self._executor.submit(_tasks.train, self._sweep, task, attempt)
+            future = self._executor.submit(_tasks.train, self._common, task, attempt)
         except Exception as error:  # of a broken or a closed executor
             self._broken = error
         else:
@@ -191,7 +192,7 @@ class Workers:
                 return None
             error.add_note(f"The executor failed to train {name}, in each of {ATTEMPTS} attempts. {self._hint}")
             raise
-        if isinstance(out, _tasks.Failed):
+        if out.error is not None:
             error = pickle.loads(out.error)
             error.add_note(f"This happened while {name} were trained. {self._hint}")
             raise error
