@@ -110,6 +110,27 @@ def test_a_plain_training_and_functions_of_a_closure():
     assert_same(a, b)
 
 
+def test_workers_read_the_data_of_their_segments(tmp_path: Path):
+    """Of all that remain in a task, or with a folder of one."""
+
+    def read(segment: int) -> Any:
+        return np.full(3, 1.0 + segment, np.float32)
+
+    def moved(optimizer: Any, carry: Any, batch: Any) -> Any:
+        params, state = optimizer.step(batch, carry[1], carry[0])
+        return (params, state), {"sum": jnp.sum(params)}
+
+    training = sweeps.Trainable(start, moved)
+    options: dict[str, Any] = {"sweep": SWEEP[:5], "segments": 3, "data": read}
+    alone = run(None, training, **options)
+    for folder in (None, tmp_path / "sweep"):
+        assert_same(run(Pool(), training, folder=folder, **options), alone)
+    with pytest.raises(
+        ValueError, match=r"a list_iterator gives them in one process, .* Give a function, `data\(segment"
+    ):
+        run(Pool(), training, **options | {"data": iter([read(0), read(1), read(2)])})
+
+
 def test_hooks_get_all_rows_and_stop_members(alone: sweeps.Results):
     def stopped(executor: Any) -> tuple[sweeps.Results, Counter[Any]]:
         rows = Counter[Any]()

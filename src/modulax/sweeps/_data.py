@@ -89,6 +89,7 @@ class Data:
                 f"iterator with an item for each segment; got {self._name}. If the data fit on the device, let the "
                 f"training close over them."
             )
+        self.source = source
         self._source = _Loader(source) if isinstance(source, Iterable) else _Function(source)
         self._first = self._source.cursor()  # before segment 0
         self._items: Iterator[Any] = iter(())

@@ -155,7 +155,7 @@ class Experiment:
         self._programs = [structure.digest() if folder.path or workers else "" for structure in structures]
         if workers is not None:
             self._budget = math.inf  # a worker looks at its own memory
-            workers.prepare(structures, self._programs, folder.path)
+            workers.prepare(structures, self._programs, self.data, folder.path)
         if folder.path is not None:
             programs = defaultdict[str, list[str]](list)
             for structure, program in zip(self.structures, self._programs, strict=True):

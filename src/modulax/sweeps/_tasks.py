@@ -4,6 +4,7 @@ A task has everything by value: the training, the members and their carries. So 
 and any worker goes on with what another one began. It traces and compiles a program at its first task, and keeps it.
 """
 
+import contextlib
 import functools
 import os
 import pickle
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ._data import as_data
+from ._folder import Folder
 from ._memory import budget_of, fitting, size_text
 from ._population import Lane, Structure
 from ._program import fetched
@@ -46,7 +49,7 @@ class Common(NamedTuple):
     """What the tasks of a sweep have in common.
 
     Attributes:
-        programs: a list of `Program`, pickled, since JAX must be configured before they are read.
+        programs: a list of `Program` and the source of the data, pickled, since JAX is configured before they are read.
         devices: how many devices a worker uses; None for all that it has.
         memory: as in `run`.
         configuration: how JAX is configured.
@@ -136,7 +139,7 @@ class _Worker:
 
     def __init__(self, common: Common):
         try:
-            self.programs: list[Program] = pickle.loads(common.programs)
+            self.programs, source = pickle.loads(common.programs)
         except ImportError as error:
             error.add_note(
                 "A function that is imported must be there on the worker too. Install its package there, or send the "
@@ -144,6 +147,7 @@ class _Worker:
             )
             raise
         self.common, self.where = common, placement(common.devices)
+        self.data = as_data(source, self.where)
         self.structures: dict[int, Structure] = {}
         self.fitting: set[tuple[int, Size]] = set()
 
@@ -151,7 +155,7 @@ class _Worker:
         """The structure of a program, traced when it is first asked for."""
         if number not in self.structures:
             training, group, key, digest = self.programs[number]
-            traced = Structure(training, group, key, self.where, again=False)
+            traced = Structure(training, group, key, self.where, data=self.data, again=False)
             if traced.digest() != digest:
                 raise ValueError(
                     f"The training of {group.label} is another program in a worker, which has {versions()}, than in "
@@ -177,6 +181,7 @@ class _Worker:
         if task.carry is not None:
             rows = lane.padded(range(task.width))
             lane.carry = [x[rows] for x in task.carry]
-        metrics = [lane.advance(segment) for segment in task.segments]
+        with contextlib.nullcontext() if self.data is None else self.data.reading(Folder(None), task.segments.stop):
+            metrics = [lane.advance(segment) for segment in task.segments]
         carry = [fetched(x)[: task.width] for x in lane.current()] if task.returns_carry else []
         return Trained(metrics, carry)

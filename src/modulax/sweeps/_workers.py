@@ -10,7 +10,7 @@ import math
 import pickle
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from . import _tasks
+from ._data import Data
 from ._population import Structure
 from ._program import fetched
 from ._runs import Batch
@@ -81,14 +82,23 @@ class Workers:
             )
         return math.ceil(members / count)
 
-    def prepare(self, structures: Sequence[Structure], digests: Sequence[str], folder: Path | None) -> None:
+    def prepare(
+        self, structures: Sequence[Structure], digests: Sequence[str], data: Data | None, folder: Path | None
+    ) -> None:
         """Pickle what the tasks have in common.
 
         Args:
             structures: the structures of the sweep.
             digests: the digests of their programs.
+            data: the data of the segments, which each worker reads itself, or None.
             folder: the folder of the sweep, or None.
         """
+        if data is not None and isinstance(data.source, Iterable):
+            raise ValueError(
+                f"An executor has many workers, each of which would need the `data` of any segment, and a "
+                f"{type(data.source).__name__} gives them in one process, in their order. Give a function, "
+                f"`data(segment)`."
+            )
         self._structures = list(structures)
         cache = jax.config.jax_compilation_cache_dir or (folder and str(folder / "programs"))
         self._hint = "Run it again with a `folder=`, which keeps what is finished."
@@ -97,7 +107,8 @@ class Workers:
         of_one = [x.group._replace(places=x.group.places[:1], members=x.group.members[:1]) for x in structures]
         trainings, keys = [x.training for x in structures], [x.key for x in structures]
         try:
-            programs = self._dumps([*map(_tasks.Program, trainings, of_one, keys, digests)])
+            source = None if data is None else data.source
+            programs = self._dumps(([*map(_tasks.Program, trainings, of_one, keys, digests)], source))
         except Exception as error:  # of many kinds: whatever the objects raise to which the training refers
             raise TypeError(
                 f"`executor=` sends the training to its workers, and this one refers to something that can't be "
@@ -115,7 +126,7 @@ class Workers:
         begin: Callable[[Batch], str],
         goes_on: Callable[[Batch], bool],
         last: int | None,
-    ) -> Generator[tuple[Batch, list[Any]]]:
+    ) -> Generator[tuple[Batch, list[Any]], None, None]:
         """Train batches, and yield the metrics of each segment when they are there.
 
         Each worker has one task more than it trains, so that it doesn't wait; the carries of the other batches need not
@@ -133,7 +144,7 @@ class Workers:
         self._running: dict[Any, tuple[Batch, str, bytes, int]] = {}
         try:
             while waiting or self._running:
-                while waiting and len(self._running) < 2 * (self._count() or len(batches)):
+                while waiting and self._broken is None and len(self._running) < 2 * (self._count() or len(batches)):
                     batch = waiting.popleft()
                     self._submit(batch, begin(batch), self._task(batch, last))
                 for future in self._finished():
