@@ -96,7 +96,7 @@ def train(common: Common, task: bytes, attempt: int) -> Trained:
     try:
         with _one_at_a_time:
             configure(common)
-            return _worker(common).train(pickle.loads(task))
+            return _worker(common._replace(cache=None)).train(pickle.loads(task))
     except Exception as error:
         where = "".join(traceback.format_tb(error.__traceback__))
         error.add_note(f"In process {os.getpid()} on {socket.gethostname()}, a worker of `executor=`:\n{where}")
@@ -131,6 +131,7 @@ def _pickled(error: Exception) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def _worker(common: Common) -> "_Worker":
+    """The programs of the last sweep, also if another one trains the same."""
     return _Worker(common)
 
 
