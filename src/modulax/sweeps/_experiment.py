@@ -227,34 +227,14 @@ class Experiment:
         for place, seed in itertools.product(places, range(self.names.shape[1])):
             where.setdefault(self.names[place, seed], (place, seed))
         starts = {run: self._start(run) for run in where if self.runs.finished(run) < last}
-        wanted = [run for run in starts if self.runs.finished(run) < self.ends[where[run][0]]]  # others are stopped
-        batches = self.runs.going_on(starts, functools.partial(self._fits, is_whole=spent is None))
-        batches = [batch for batch in batches if not batch.places().keys().isdisjoint(wanted)]
-        are_chosen = {run for batch in batches for run in batch.places()}
-        batches += self._new_batches({where[run]: starts[run].segment for run in wanted if run not in are_chosen})
+        batches = self._batches(where, starts, is_whole=spent is None)
         asked = int((last - self.segments[places]).sum()) * self.names.shape[1]
         self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
         if self.hooks.hooks:
             self._table, self._so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
             self.runs.fill(self._so_far, self._trained)
-        of = {
-            id(batch): ([where[x[0]][0] for x in batch.runs], [where[x][1] for x in batch.runs[0]]) for batch in batches
-        }
-
-        def begin(batch: Batch) -> str:
-            rows, seeds = of[id(batch)]
-            batch.lane = lane = batch.lane or self._lane(batch, rows, seeds)
-            if lane.carry is None and batch.done > 0:
-                is_new = batch.done == batch.first
-                of_runs = [[starts[run] for run in row] for row in batch.runs]
-                lane.carry = self.runs.gathered(lane, of_runs) if is_new else self.runs.carry(batch, lane)
-            if batch.done == batch.first:
-                prepare(lane, rows)
-            return f"the members {listing(rows)} with the seeds {listing(seeds)}"
-
-        def goes_on(batch: Batch) -> bool:
-            return batch.done < last and bool((self.ends[of[id(batch)][0]] > batch.done).any())
-
+        goes_on = functools.partial(self._goes_on, where=where, last=last)
+        begin = functools.partial(self._begin, where=where, starts=starts, prepare=prepare)
         if (workers := self._settings.workers) is None:
             trained = trained_here(batches, self._turns(batches, last), begin, goes_on)
         else:
@@ -263,19 +243,60 @@ class Experiment:
         with contextlib.closing(trained):
             for batch, metrics in trained:
                 # Before the segment is written: after a kill between the two, the hooks get it again, and miss nothing.
-                self._call_hooks(batch, *of[id(batch)], metrics)
+                self._call_hooks(batch, *batch.at(where), metrics)
                 self.runs.write(batch, metrics)
                 self.runs.tidy(spent or ())
                 self.bar.advance(len(batch.places()))
                 if not goes_on(batch):
-                    self.bar.advance(len(batch.places()) * (last - batch.done))
-                    if not keeps:
-                        batch.lane = None  # frees the memory
-                    if time.monotonic() > self._next_table:
-                        self._save_table()
+                    self._end(batch, last, keeps=keeps)
         for batch in self.runs.batches:
             batch.lane = batch.lane if keeps and batch in batches else None
         self.segments[places] = np.minimum(self.ends[places], last)
+
+    def _batches(self, where: Mapping[str, Place], starts: Mapping[str, Start], is_whole: bool) -> list[Batch]:
+        """The batches that train runs further: those that can go on as they are, and new ones for the others.
+
+        Args:
+            where: the place of each run.
+            starts: from where each run goes on that is not finished.
+            is_whole: whether all segments of a batch may be in one, as in `_fits`.
+        """
+        wanted = [run for run in starts if self.runs.finished(run) < self.ends[where[run][0]]]  # others are stopped
+        batches = self.runs.going_on(starts, functools.partial(self._fits, is_whole=is_whole))
+        batches = [batch for batch in batches if not batch.places().keys().isdisjoint(wanted)]
+        are_chosen = {run for batch in batches for run in batch.places()}
+        return batches + self._new_batches({where[run]: starts[run].segment for run in wanted if run not in are_chosen})
+
+    def _begin(
+        self,
+        batch: Batch,
+        where: Mapping[str, Place],
+        starts: Mapping[str, Start],
+        prepare: Callable[[Lane, list[int]], None],
+    ) -> str:
+        """Give a batch its lane with the carry from which it goes on, and return what it is called."""
+        rows, seeds = batch.at(where)
+        batch.lane = lane = batch.lane or self._lane(batch, rows, seeds)
+        if lane.carry is None and batch.done > 0:
+            is_new = batch.done == batch.first
+            of_runs = [[starts[run] for run in row] for row in batch.runs]
+            lane.carry = self.runs.gathered(lane, of_runs) if is_new else self.runs.carry(batch, lane)
+        if batch.done == batch.first:
+            prepare(lane, rows)
+        return f"the members {listing(rows)} with the seeds {listing(seeds)}"
+
+    def _goes_on(self, batch: Batch, where: Mapping[str, Place], last: int) -> bool:
+        """Whether another segment of a batch is to be trained."""
+        rows, _ = batch.at(where)
+        return batch.done < last and bool((self.ends[rows] > batch.done).any())
+
+    def _end(self, batch: Batch, last: int, *, keeps: bool) -> None:
+        """What follows the last segment of a batch, which is earlier than others if its members are stopped."""
+        self.bar.advance(len(batch.places()) * (last - batch.done))
+        if not keeps:
+            batch.lane = None  # frees the memory
+        if time.monotonic() > self._next_table:
+            self._save_table()
 
     def _turns(self, batches: Sequence[Batch], last: int) -> Iterator[tuple[Batch, int]]:
         """The batches in the order in which they are trained, and up to which segment each is.

@@ -70,6 +70,10 @@ class Batch:
         """The place of each run."""
         return {run: (i, j) for i, row in enumerate(self.runs) for j, run in enumerate(row)}
 
+    def at(self, where: Mapping[str, Place]) -> tuple[list[int], list[int]]:
+        """The places of its members and the numbers of its seeds in a sweep that has each run in some place."""
+        return [where[row[0]][0] for row in self.runs], [where[run][1] for run in self.runs[0]]
+
     def record(self) -> dict[str, Any]:
         """What the folder notes."""
         return {name: x for name, x in vars(self).items() if name not in ("number", "done", "lane", "metrics")}
