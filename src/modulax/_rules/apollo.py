@@ -160,10 +160,10 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[Ap
         del now
         return is_due(count, self.update_proj_gap)
 
-    def _improve_drawn(self, now, g, s, drawn):
-        r = s.projector.shape[-1]
-        projector = directions(g, r, _has_few_rows(g), self.method) if drawn is None else drawn / r**0.5
-        return g, dataclasses.replace(s, projector=projector)
+    def improve_matrix(self, now, g, s):
+        if self.method == "random":
+            return s
+        return dataclasses.replace(s, projector=directions(g, s.projector.shape[-1], _has_few_rows(g), self.method))
 
     def update_matrix(self, now, g, s, p):
         del p
@@ -190,11 +190,13 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[Ap
             u, norm = shrinkage * u, shrinkage * norm
         return u if self.scale_front else root * u, norm[..., 0, 0]
 
-    def _drawn(self, now, state, gs, states):
+    def _draw(self, now, state, gs, states):
         if self.method != "random":
-            return now._replace(key=state.key), [None] * len(gs)
+            return super()._draw(now._replace(key=state.key), state, gs, states)
         key, drawn = standard_normal(state.key, [s.projector for s in states])
-        return now._replace(key=key), drawn
+        projectors = [x / x.shape[-1] ** 0.5 for x in drawn]
+        states = [dataclasses.replace(s, projector=x) for s, x in zip(states, projectors, strict=True)]
+        return now._replace(key=key), [None] * len(gs), states
 
 
 def _has_few_rows(x: ma.Array) -> bool:

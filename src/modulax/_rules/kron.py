@@ -1,20 +1,21 @@
 """Kron, PSGD with a Kronecker-factored preconditioner: momentum that random factors whiten.
 
 A matrix has a factor for its rows, `left`, and one for its columns, `right`, each of which is triangular or diagonal
-(`_Kind`). A step of a factor compares the whitened gradient with whitened noise (`_improved`). Factors and gradients
+(`_factors`). A step of a factor compares the whitened gradient with whitened noise (`_improved`). Factors and gradients
 are divided by their largest entries first, so that no product of them overflows before the update is clipped.
 """
 
 import collections
 import dataclasses
 import math
+import operator
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array
 
 from .. import authoring as ma
 from .._support.arithmetic import real_dtype, safe_increment, scalar_like
@@ -22,7 +23,7 @@ from .._support.keys import key, next_keys
 from .._transforms.matrices import matrices_as
 from .._transforms.outer_products import Product, applied
 from ..authoring._optimizers import AbstractWeightDecay
-from ..linalg._eigenbasis import Side, largest_entry
+from ..linalg._eigenbasis import SIDES, Side, largest_entry
 from ..linalg._products import adjoint, product, rare_product
 from ..linalg._triangular import divided_by_triangle
 from ..schedules import ExponentialDecay
@@ -33,6 +34,8 @@ DIAGONAL = ("none", "longer", "one", "all")
 _DAMPING = float(np.sqrt(np.finfo(np.float32).eps))  # of the noise in a gradient, in the authors' code for all dtypes
 _BALANCED = 0.01  # the fraction of the steps of the factors that balance them first
 _MOST_RMS = 1.1  # that of whitened gradients is about one
+
+Factors = dict[Side, ma.Array]  # of matrices, with which diagonals broadcast
 
 
 class KronState(ma.AbstractState):
@@ -221,19 +224,20 @@ class ScaleByKron(AbstractKron, ma.AbstractMatrixwise[KronState]):
         x, new = mu / now.unbias, dataclasses.replace(s, mu=mu)
         return ((x,) if self.momentum_into_precond_update else (x, g)), new
 
-    def _improve_drawn(self, now, g, s, drawn: Any):
+    def _improve(self, now, g, s, noise):
         *kept, x = g
-        noise, x = _column(drawn, s), _noisy(_column(x, s), _column(drawn, s))
-        factors = _improved(self.precond_lr, now.is_balanced, noise, x, _Factors.of(s, x))
-        return (*kept, x.reshape(g[-1].shape)), factors.stored(s)
+        noise = _column(noise, s)
+        x = _noisy(_column(x, s), noise)
+        new = _improved(self.precond_lr, now.is_balanced, noise, x, _factors(s, x))
+        stored = {side: q.reshape(getattr(s, side).shape) for side, q in new.items()}
+        return (*kept, x.reshape(g[-1].shape)), dataclasses.replace(s, **stored)
 
     def update(
         self, updates: ma.Updates, state: KronState, params: ma.Params | None = None, **extra: Any
     ) -> tuple[ma.Updates, KronState]:
         """Return the whitened momentum, and the state with the new factors."""
         del params, extra
-        leaves, layouts = jtu.tree_leaves(updates), {} if self.block_size is None else self._layouts(updates)
-        is_padded = any(layout.is_padded(leaves[i].shape) for i, layout in layouts.items())
+        is_padded = self.block_size is not None and any(x.is_padded for x in self._layouts(updates).values())
         # Ones in the entries that there are, because zeros fill blocks up.
         there = jtu.tree_map(lambda g: jnp.ones_like(g, dtype=real_dtype(g.dtype)), updates) if is_padded else None
         out, new, _ = self._step(updates, state, there)
@@ -242,13 +246,13 @@ class ScaleByKron(AbstractKron, ma.AbstractMatrixwise[KronState]):
     def update_matrix(self, now, g, s, p):
         del now
         x = _column(g[0], s)
-        factors, a, scale = _whitened(_Factors.of(s, x), x)
-        u = factors.whitened_back(a)
+        factors, a, scale = _whitened(_factors(s, x), x)
+        u = _times(factors, a, back=True)
         there = None if p is None else _column(p, s) > 0
         rms = ma.safe_sqrt(jnp.mean(ma.abs_sq(u), axis=(-2, -1), keepdims=True, where=there))
         return (u * jnp.minimum(scale, _MOST_RMS / _or_one(rms))).reshape(g[0].shape), s
 
-    def _drawn(self, now, state, gs, states):
+    def _draw(self, now, state, gs, states):
         kinds = collections.defaultdict[Any, list[int]](list)
         xs = [_column(x, s) for (*_, x), s in zip(gs, states, strict=True)]
         for i, x in enumerate(xs):
@@ -259,7 +263,7 @@ class ScaleByKron(AbstractKron, ma.AbstractMatrixwise[KronState]):
             # All of one shape at once, because a generator takes long to compile.
             for i, v in zip(places, jax.random.normal(k, (len(places), *shape), dtype), strict=True):
                 noise[i] = v if v.shape == (x := gs[i][-1]).shape else v.reshape(x.shape)
-        return now._replace(is_balanced=jax.random.uniform(first) < _BALANCED), noise
+        return now._replace(is_balanced=jax.random.uniform(first) < _BALANCED), noise, states
 
     def _triangular(self, sizes: tuple[int, ...]) -> tuple[bool, ...]:
         """Which sides of these lengths have triangular factors."""
@@ -287,74 +291,48 @@ def _column(x: ma.Array, s: KronState) -> ma.Array:
     return x.reshape(-1, 1) if s.right is None else x
 
 
-class _Factors(NamedTuple):
-    """The factors of the matrices of one leaf, which broadcast with them where they are diagonal."""
-
-    left: ma.Array
-    right: ma.Array | None
-
-    @classmethod
-    def of(cls, s: KronState, x: ma.Array) -> "_Factors":
-        """The factors of matrices: diagonals are a column for the left side, and a row for the right one."""
-        *batch, rows, columns = x.shape
-        left = s.left if s.left.shape == (*batch, rows, rows) else s.left.reshape(*batch, rows, 1)
-        if s.right is None:
-            return cls(left, None)
-        is_triangular = s.right.shape == (*batch, columns, columns)
-        return cls(left, s.right if is_triangular else s.right.reshape(*batch, 1, columns))
-
-    def stored(self, s: KronState) -> KronState:
-        """The state with these factors."""
-        right = None if self.right is None else self.right.reshape(s.right.shape)
-        return dataclasses.replace(s, left=self.left.reshape(s.left.shape), right=right)
-
-    def whitened(self, x: ma.Array, product: Product = product) -> ma.Array:
-        """Multiply matrices by both factors: $Q_L X Q_R^*$."""
-        return _times(self.right, _times(self.left, x, "left", product), "right", product)
-
-    def whitened_back(self, x: ma.Array) -> ma.Array:
-        """Multiply matrices by the adjoints of both factors: $Q_L^* X Q_R$."""
-        return _times(self.right, _times(self.left, x, "left", back=True), "right", back=True)
-
-    def colored(self, x: ma.Array) -> ma.Array:
-        """Divide matrices by the adjoints of both factors: $Q_L^{-*} X Q_R^{-1}$."""
-        return _divided(self.right, _divided(self.left, x, "left"), "right")
-
-    def scaled(self) -> "tuple[_Factors, Array]":
-        """Return the factors divided by their largest entries, and the product of these."""
-        most = largest_entry(self.left)
-        if self.right is None:
-            return _Factors(self.left / most, None), most
-        of_right = largest_entry(self.right)
-        return _Factors(self.left / most, self.right / of_right), most * of_right
-
-    def balanced(self, is_due: ma.Array) -> "_Factors":
-        """Return the factors with equal largest entries, and the same Kronecker product; or as they are."""
-        if self.right is None:
-            return self
-        left, right = (jnp.max(jnp.abs(q), axis=(-2, -1), keepdims=True) for q in (self.left, self.right))
-        by = jnp.sqrt(jnp.where(is_due, right / left, 1))
-        return _Factors(self.left * by, self.right / by)
+def _factors(s: KronState, x: ma.Array) -> Factors:
+    """The factors of matrices: diagonals are a column for the left side, and a row for the right one."""
+    *batch, rows, columns = x.shape
+    found: Factors = {}
+    for side, shape in zip(SIDES, ((rows, 1), (1, columns)), strict=True):
+        q, n = getattr(s, side), max(shape)
+        if q is not None:
+            found[side] = q if q.shape == (*batch, n, n) else q.reshape(*batch, *shape)
+    return found
 
 
 def _is_diagonal(q: ma.Array) -> bool:
     return 1 in q.shape[-2:]
 
 
-def _times(q: ma.Array | None, x: ma.Array, side: Side, product: Product = product, *, back: bool = False) -> ma.Array:
-    if q is None:
-        return x
-    if _is_diagonal(q):
-        return q * x
-    return applied(x, adjoint(q) if back == (side == "left") else q, side, product)
+def _times(factors: Factors, x: ma.Array, product: Product = product, *, back: bool = False) -> ma.Array:
+    """Matrices multiplied by both factors, $Q_L X Q_R^*$, or back by their adjoints, $Q_L^* X Q_R$."""
+    for side, q in factors.items():
+        if _is_diagonal(q):
+            x = q * x
+        else:
+            x = applied(x, adjoint(q) if back == (side == "left") else q, side, product)
+    return x
 
 
-def _divided(q: ma.Array | None, x: ma.Array, side: Side) -> ma.Array:
-    if q is None:
-        return x
-    if _is_diagonal(q):
-        return x / q
-    return divided_by_triangle(x, q) if side == "right" else adjoint(divided_by_triangle(adjoint(x), q))
+def _divided(factors: Factors, x: ma.Array) -> ma.Array:
+    """Matrices divided by the adjoints of both factors: $Q_L^{-*} X Q_R^{-1}$."""
+    for side, q in factors.items():
+        if _is_diagonal(q):
+            x = x / q
+        else:
+            x = divided_by_triangle(x, q) if side == "right" else adjoint(divided_by_triangle(adjoint(x), q))
+    return x
+
+
+def _balanced(factors: Factors, is_due: ma.Array) -> Factors:
+    """Factors with equal largest entries, and the same Kronecker product; or as they are."""
+    if len(factors) < 2:
+        return factors
+    left, right = (jnp.max(jnp.abs(q), axis=(-2, -1), keepdims=True) for q in factors.values())
+    by = jnp.sqrt(jnp.where(is_due, right / left, 1))
+    return {"left": factors["left"] * by, "right": factors["right"] / by}
 
 
 def _noisy(x: ma.Array, noise: ma.Array) -> ma.Array:
@@ -362,28 +340,27 @@ def _noisy(x: ma.Array, noise: ma.Array) -> ma.Array:
     return x + _DAMPING * largest * jnp.mean(jnp.abs(x / largest), axis=(-2, -1), keepdims=True) * noise
 
 
-def _whitened(factors: _Factors, x: ma.Array, product: Product = product) -> tuple[_Factors, ma.Array, ma.Array]:
+def _whitened(factors: Factors, x: ma.Array, product: Product = product) -> tuple[Factors, ma.Array, ma.Array]:
     """Scaled factors, scaled matrices that they whiten, and the scale of what they whiten twice."""
-    scaled, most = factors.scaled()
+    sizes = {side: largest_entry(q) for side, q in factors.items()}
+    scaled, most = {side: factors[side] / size for side, size in sizes.items()}, reduce(operator.mul, sizes.values())
     largest = largest_entry(x)
-    return scaled, scaled.whitened(x / largest, product), most * largest * most
+    return scaled, _times(scaled, x / largest, product), most * largest * most
 
 
 def _improved(
-    learning_rate: ma.Array, is_balanced: ma.Array, noise: ma.Array, x: ma.Array, factors: _Factors
-) -> _Factors:
+    learning_rate: ma.Array, is_balanced: ma.Array, noise: ma.Array, x: ma.Array, factors: Factors
+) -> Factors:
     """The factors of matrices after a step."""
-    factors = factors.balanced(is_balanced)
+    factors = _balanced(factors, is_balanced)
     scaled, a, scale = _whitened(factors, x, rare_product)
     # Only the ratio of A and B matters.
-    a, b = a * jnp.minimum(scale, 1), scaled.colored(noise) * jnp.minimum(1 / scale, 1)
+    a, b = a * jnp.minimum(scale, 1), _divided(scaled, noise) * jnp.minimum(1 / scale, 1)
     largest = largest_entry(jnp.maximum(jnp.abs(a), jnp.abs(b)))
     is_zero = jnp.all(x == 0, axis=(-2, -1), keepdims=True)
     rate = jnp.where(is_zero, 0, scalar_like(learning_rate, x))
     a, b = a / largest, b / largest
-    left = factors.left - rate * _change(factors.left, a, b, "left")
-    right = None if factors.right is None else factors.right - rate * _change(factors.right, a, b, "right")
-    return _Factors(left, right)
+    return {side: q - rate * _change(q, a, b, side) for side, q in factors.items()}
 
 
 def _change(q: ma.Array, a: ma.Array, b: ma.Array, side: Side) -> ma.Array:

@@ -5,7 +5,6 @@ import math
 from typing import Any, ClassVar, TypeVar
 
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Bool
@@ -250,10 +249,8 @@ class ScaleByShampoo(
         every, eps = largest(self.precondition_frequency), largest(self.eps)
         if self.grafting is not None or every is None or every <= 1 or eps is None or eps > _TOO_SMALL:
             return Effect()
-        paths, leaves = leaf_paths(tree), jtu.tree_leaves(tree)
-        sides = {i: layout.sides(leaves[i].shape) for i, layout in self._layouts(tree).items() if leaves[i].size}
-        lengths = {paths[i]: [n for _, n in pair] for i, pair in sides.items()}
-        needed = {path: math.ceil(max(sides) / min(sides)) for path, sides in lengths.items()}
+        paths, sides = leaf_paths(tree), {i: [n for _, n in x.sides] for i, x in self._layouts(tree).items()}
+        needed = {paths[i]: math.ceil(max(pair) / min(pair)) for i, pair in sides.items() if min(pair)}
         if max(needed.values(), default=0) <= (every if self.start is None else self.start):
             return Effect()
         most = max(needed, key=needed.__getitem__)

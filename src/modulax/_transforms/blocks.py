@@ -10,7 +10,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from jaxtyping import Array, PyTree
 
 from .._support.placement import cuts_tiles, even_axis, shard_like
 from ..linalg._parts import Parts
-from ..tree._leafmap import map_with
+from ..tree._leafmap import traced_by_kind
 from .batches import computed_after
 from .matrices import Matrix
 from .spread import divided_along, map_matrices, number_of_devices, over_devices, some_at_a_time
@@ -38,13 +38,13 @@ class Layout(NamedTuple):
     """How an array is blocks of matrices.
 
     Args:
-        matrix: how it is matrices; None for one column.
+        matrix: how it is matrices; an array that isn't one is one column.
         size: the longest side of a block; None for whole matrices, without axes that count blocks.
         is_array: whether the array is not a matrix and keeps its shape.
         parts: how each of several matrices that are joined in the array is blocks; empty if there is one.
     """
 
-    matrix: Matrix | None
+    matrix: Matrix
     size: int | None = None
     is_array: bool = False
     parts: "tuple[Layout, ...]" = ()
@@ -52,62 +52,62 @@ class Layout(NamedTuple):
     def of(self, x: Array) -> Array:
         if self.is_array:
             return x
-        y = x.reshape(x.size, 1) if self.matrix is None else self.matrix.of(x)
+        y = self.matrix.of(x)
         return y if self.size is None else blocks(y, self.size)
 
-    def back(self, y: Array, shape: tuple[int, ...]) -> Array:
-        """The array of some shape with these blocks."""
+    def back(self, y: Array) -> Array:
+        """The array with these blocks."""
         if self.is_array:
             return y
-        if self.size is not None:
-            y = unblocked(y, self._sides(shape))
-        return y.reshape(shape) if self.matrix is None else self.matrix.back(y)
+        return self.matrix.back(y if self.size is None else unblocked(y, self.matrix.size))
 
-    def split(self, x: Array) -> list[Array]:
-        """The arrays of `parts`; the array itself if there are none."""
-        return self.matrix.pieces(x) if self.matrix is not None and self.parts else [x]
+    def split(self, row: Row) -> list[Row]:
+        """The rows of `parts`, of a row with the array; the row itself if there are none."""
+        if not self.parts:
+            return [row]
+        (leaves, structure), others = jtu.tree_flatten(row[0]), row[1]
+        columns = zip(*map(self.matrix.pieces, leaves), strict=True)
+        own = {name: xs if len(self.parts) > 1 else [xs] for name, xs in others.items()}
+        return [(structure.unflatten(xs), {name: own[name][k] for name in own}) for k, xs in enumerate(columns)]
 
-    def join(self, xs: Sequence[Array]) -> Array:
-        """The array with these parts."""
-        return self.matrix.joined(xs) if self.matrix is not None and self.parts else xs[0]
+    def join(self, rows: Sequence[Row]) -> Row:
+        """The row with these rows of `parts`: what belongs to the matrices is a tuple if there are several parts."""
+        if not self.parts:
+            return rows[0]
+        arrays, others = zip(*rows, strict=True)
+        own = {name: tuple(each[name] for each in others) for name in others[0]}
+        joined = jtu.tree_map(lambda *xs: self.matrix.joined(xs), *arrays)
+        return joined, own if len(rows) > 1 else others[0]
 
-    def scatter(self, own: Any) -> Sequence[Any]:
-        """What belongs to the matrices of each of the `parts`."""
-        return own if len(self.parts) > 1 else [own]
-
-    def gather(self, own: Sequence[Any]) -> Any:
-        """What belongs to the matrices of an array: a tuple if there are several parts."""
-        return tuple(own) if len(self.parts) > 1 else own[0]
-
-    def sides(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """For rows and columns of an array of some shape, the number of blocks and their length."""
-        rows, columns = self._sides(shape)
+    @property
+    def sides(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """For rows and columns, the number of blocks and their length."""
+        rows, columns = self.matrix.size
         size = max(rows, columns) if self.size is None else self.size
         return _divided(rows, size), _divided(columns, size)
 
     def axis(self, x: Array) -> int:
         """The axis of a block that a mesh divides."""
-        sides = self._sides(x.shape)
+        sides = self.matrix.size
         return _axis(sides, max(sides) if self.size is None else self.size, number_of_devices(x))
 
-    def filled(self, shape: tuple[int, ...], side: int) -> np.ndarray:
+    def filled(self, side: int) -> np.ndarray:
         """Which rows (side 0) or columns (side 1) fill a block up, with the axes that count blocks before them."""
-        length, (number, within) = self._sides(shape)[side], self.sides(shape)[side]
+        length, (number, within) = self.matrix.size[side], self.sides[side]
         filled = (np.arange(number * within) >= length).reshape(number, within)
         return filled[0] if self.size is None else np.expand_dims(filled, 1 - side)
 
-    def is_padded(self, shape: tuple[int, ...]) -> bool:
-        """Whether zeros fill blocks of an array of some shape up."""
-        pairs = zip(self._sides(shape), self.sides(shape), strict=True)
+    @property
+    def is_padded(self) -> bool:
+        """Whether zeros fill blocks up."""
+        pairs = zip(self.matrix.size, self.sides, strict=True)
         return not self.is_array and any(number * length > side for side, (number, length) in pairs)
 
     @property
-    def axes_before(self) -> int:
-        """The number of axes before those of a block."""
-        return (0 if self.matrix is None else len(self.matrix.batch)) + (0 if self.size is None else 2)
-
-    def _sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        return (math.prod(shape), 1) if self.matrix is None else self.matrix.size
+    def batch(self) -> tuple[int, ...]:
+        """The axes before those of a block."""
+        of_matrix = tuple(self.matrix.shape[axis] for axis in self.matrix.batch)
+        return of_matrix if self.size is None else (*of_matrix, *(number for number, _ in self.sides))
 
 
 def map_blocks(
@@ -147,21 +147,22 @@ def map_blocks(
     is_apart = [not (is_joined or leaf.devices > 1 or leaf.is_alone) for leaf in every]
     alone, joined = (list(itertools.compress(every, where)) for where in (is_apart, [not x for x in is_apart]))
     call = functools.partial(_alone, first, function, shared)
-    found = map_with(call, [leaf.layout for leaf in alone], [leaf.row for leaf in alone])
-    out = {leaf.place: row for leaf, row in zip(alone, found, strict=True)}
-    begun = map_with(lambda _, arrays: first(shared, arrays), [None] * len(joined), [leaf.row[:1] for leaf in joined])
-    kinds: dict[Any, list[_Leaf]] = collections.defaultdict(list)
-    for leaf, (kept, arrays) in zip(joined, begun, strict=True):
-        given = leaf._replace(row=(arrays, leaf.row[1]), kept=kept)
+    runs = traced_by_kind(call, [leaf.layout for leaf in alone], [leaf.row for leaf in alone])
+    out = {leaf.place: run() for leaf, run in zip(alone, runs, strict=True)}
+    starts = traced_by_kind(lambda _, arrays: first(shared, arrays), [None] * len(joined), [x.row[:1] for x in joined])
+    kinds: dict[Hashable, list[_Leaf]] = collections.defaultdict(list)
+    for leaf, start in zip(joined, starts, strict=True):
+        kept, arrays = start()
         whole = _first(leaf.row).shape if leaf.layout.is_array else None
-        kinds[_Kind.of(given), leaf.devices, whole, leaf.place if leaf.is_alone else None].append(given)
+        given = leaf._replace(row=(arrays, leaf.row[1]), kept=kept)
+        kinds[given.kind, whole, leaf.place if leaf.is_alone else None].append(given)
     after: Sequence[Array] = ()
-    for (kind, devices, *_), members in kinds.items():
-        if devices == 1:
+    for members in kinds.values():
+        if members[0].devices == 1:
             found = _in_a_batch(function, shared, members, after, _RARELY if is_rare else None)
             after = jtu.tree_leaves(found[-1])[-1:]
         else:
-            found = _in_rounds(stages_of(function, shared, *kind.of_one()), kind, members)
+            found = _in_rounds(stages_of(function, shared, *members[0].of_one), members)
         out |= {leaf.place: (leaf.kept, *row) for leaf, row in zip(members, found, strict=True)}
     return [out[leaf.place] for leaf in every]
 
@@ -188,8 +189,41 @@ class _Leaf(NamedTuple):
     @classmethod
     def of(cls, place: int, layout: Layout, row: Row, is_local: bool, is_rare: bool) -> "_Leaf":
         devices = 1 if is_local or layout.is_array else number_of_devices(_first(row))
-        is_alone = is_rare and devices == 1 and layout.axes_before > 0 and is_large(row)
-        return cls(place, layout, row, devices, is_alone)
+        return cls(place, layout, row, devices, is_rare and devices == 1 and bool(layout.batch) and is_large(row))
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """The number of rows and columns of a block."""
+        (_, rows), (_, columns) = self.layout.sides
+        return rows, columns
+
+    @property
+    def axis(self) -> int:
+        """The axis of a block that a mesh divides."""
+        return self.layout.axis(_first(self.row))
+
+    @property
+    def of_one(self) -> Row:
+        """The shapes and dtypes of the row for one block."""
+        arrays, others = self.row
+        of_others = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[len(self.layout.batch) :], x.dtype), others)
+        return jtu.tree_map(lambda x: jax.ShapeDtypeStruct(self.block, x.dtype), arrays), of_others
+
+    @property
+    def kind(self) -> Hashable:
+        """What leaves have in common that are joined in a batch."""
+        shapes, structure = jtu.tree_flatten(self.of_one)
+        return self.devices, self.block, self.axis, structure, tuple(shapes)
+
+    def divided(self, form: tuple[tuple[int, ...], bool]) -> int:
+        """The axis along which the devices of a mesh divide a batch, for a form as in `Staged.form`."""
+        shape, is_of_entries = form
+        if is_of_entries and shape == self.block:
+            return 3 + self.axis
+        if is_of_entries and shape == self.block[::-1]:
+            return -self.axis
+        axis = even_axis(shape, self.devices)
+        return min(len(shape), 1) if axis is None else 1 + axis
 
 
 def map_parts(
@@ -200,21 +234,17 @@ def map_parts(
     What belongs to the matrices of such an array is a tuple in place of each array.
     """
     layouts = list(layouts)
-    parts = [layout.parts or (layout,) for layout in layouts]
-    flat: list[Row] = []
-    for layout, (arrays, others) in zip(layouts, rows, strict=True):
-        leaves, structure = jtu.tree_flatten(arrays)
-        own = {name: layout.scatter(xs) for name, xs in others.items()}
-        for k, column in enumerate(zip(*map(layout.split, leaves), strict=True)):
-            flat.append((structure.unflatten(column), {name: xs[k] for name, xs in own.items()}))
-    found = iter(map_blocks(function, shared, [part for row in parts for part in row], flat, **options))
+    flat = [part for layout, row in zip(layouts, rows, strict=True) for part in layout.split(row)]
+    found = iter(map_blocks(function, shared, _parts(layouts), flat, **options))
     out = []
-    for layout, row in zip(layouts, parts, strict=True):
-        kept, arrays, others = zip(*itertools.islice(found, len(row)), strict=True)
-        joined = jtu.tree_map(lambda *xs: layout.join(xs), *arrays)  # noqa: B023
-        own = {name: layout.gather([each[name] for each in others]) for name in others[0]}
-        out.append((kept[0], joined, own))
+    for layout in layouts:
+        kept, *row = zip(*itertools.islice(found, len(_parts([layout]))), strict=True)
+        out.append((kept[0], *layout.join(list(zip(*row, strict=True)))))
     return out
+
+
+def _parts(layouts: Iterable[Layout]) -> list[Layout]:
+    return [part for layout in layouts for part in layout.parts or (layout,)]
 
 
 def map_whole(
@@ -236,13 +266,12 @@ def map_whole(
         call: the argument to name in an error message about them.
         are_shared: whether several devices may share a matrix.
     """
-    parts = [layout.parts or (layout,) for layout in layouts]
-    xs = [x for layout, y in zip(layouts, arrays, strict=True) for x in layout.split(y)]
-    every = [part for row in parts for part in row]
-    matrices = [part.of(x) for part, x in zip(every, xs, strict=True)]
+    rows = [layout.split((x, {})) for layout, x in zip(layouts, arrays, strict=True)]
+    parts = _parts(layouts)
+    matrices = [part.of(x) for part, (x, _) in zip(parts, itertools.chain(*rows), strict=True)]
     found = map_matrices(function, matrices, over, call, are_shared=are_shared)
-    ys = iter([part.back(y, x.shape) for part, x, y in zip(every, xs, found, strict=True)])
-    return [layout.join(list(itertools.islice(ys, len(row)))) for layout, row in zip(layouts, parts, strict=True)]
+    ys = iter([(part.back(y), {}) for part, y in zip(parts, found, strict=True)])
+    return [layout.join(list(itertools.islice(ys, len(row))))[0] for layout, row in zip(layouts, rows, strict=True)]
 
 
 def _in_a_batch(
@@ -251,11 +280,11 @@ def _in_a_batch(
     """The results for leaves on one device whose blocks have one shape: in one batch, or some bytes at a time."""
     layouts, rows = [leaf.layout for leaf in leaves], [leaf.row for leaf in leaves]
     trees = [(jtu.tree_map(layout.of, arrays), others) for layout, (arrays, others) in zip(layouts, rows, strict=True)]
-    batches = [_first(tree).shape[: layout.axes_before] for layout, tree in zip(layouts, trees, strict=True)]
+    batches = [layout.batch for layout in layouts]
     first, *others = (_joined_leaves(ys, batches) for ys in zip(*map(jtu.tree_leaves, trees), strict=True))
     given = jtu.tree_structure(trees[0]).unflatten([computed_after(after, first), *others])
     call = functools.partial(function, shared)
-    leaves, treedef = jtu.tree_flatten(given)
+    arrays, treedef = jtu.tree_flatten(given)
     structure: Any = None
 
     def computed(*xs: Array) -> list[Array]:
@@ -263,13 +292,12 @@ def _in_a_batch(
         ys, structure = jtu.tree_flatten((jax.vmap(call) if layouts[0].is_array else call)(*treedef.unflatten(xs)))
         return ys
 
-    results = computed(*leaves) if most is None else some_at_a_time(computed, most, *leaves)
-    parts = zip(*(jax.lax.split(y, list(map(math.prod, batches))) for y in results), strict=True)
+    results = computed(*arrays) if most is None else some_at_a_time(computed, most, *arrays)
+    parts = [jax.lax.split(y, list(map(math.prod, batches))) for y in results]
     out = []
-    for layout, (like, _), batch, ys in zip(layouts, rows, batches, parts, strict=True):
-        arrays, own = structure.unflatten([_reshaped(y, (*batch, *y.shape[1:])) for y in ys])
-        shape = _first(like).shape
-        out.append((jtu.tree_map(lambda y: layout.back(y, shape), arrays), own))  # noqa: B023
+    for k, (layout, batch) in enumerate(zip(layouts, batches, strict=True)):
+        arrays, own = structure.unflatten([_reshaped(ys[k], (*batch, *ys[k].shape[1:])) for ys in parts])
+        out.append((jtu.tree_map(layout.back, arrays), own))
     return out
 
 
@@ -302,72 +330,32 @@ def _alone(
     """The results for one leaf."""
     kept, given = first(shared, arrays)
     found, others = function(shared, jtu.tree_map(layout.of, given), others)
-    return kept, jtu.tree_map(lambda y: layout.back(y, _first(arrays).shape), found), others
+    return kept, jtu.tree_map(layout.back, found), others
 
 
-class _Kind(NamedTuple):
-    """What leaves have in common that are joined in a batch.
-
-    Args:
-        block: the number of rows and columns.
-        axis: the axis of a block that a mesh divides.
-        structure: the structure of a row.
-        shapes: the shapes of its arrays for one block.
-        dtypes: their dtypes.
-    """
-
-    block: tuple[int, int]
-    axis: int
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, leaf: _Leaf) -> "_Kind":
-        layout, (arrays, others) = leaf.layout, map(jtu.tree_leaves, leaf.row)
-        (_, r), (_, c) = layout.sides(arrays[0].shape)
-        shapes = [(r, c)] * len(arrays) + [x.shape[layout.axes_before :] for x in others]
-        dtypes = [x.dtype for x in (*arrays, *others)]
-        return cls((r, c), layout.axis(arrays[0]), jtu.tree_structure(leaf.row), tuple(shapes), tuple(dtypes))
-
-    def of_one(self) -> Row:
-        """The shapes and dtypes of a row for one block."""
-        return self.structure.unflatten(map(jax.ShapeDtypeStruct, self.shapes, self.dtypes))
-
-    def divided(self, devices: int, form: tuple[tuple[int, ...], bool]) -> int:
-        """The axis along which the devices of a mesh divide a batch, for a form as in `Staged.form`."""
-        shape, is_of_entries = form
-        if is_of_entries and shape == self.block:
-            return 3 + self.axis
-        if is_of_entries and shape == self.block[::-1]:
-            return -self.axis
-        axis = even_axis(shape, devices)
-        return min(len(shape), 1) if axis is None else 1 + axis
-
-
-def _in_rounds(staged: Staged, kind: _Kind, leaves: Sequence[_Leaf]) -> list[Row]:
+def _in_rounds(staged: Staged, leaves: Sequence[_Leaf]) -> list[Row]:
     """The results for leaves of one kind on a mesh, in batches with some blocks for each device."""
     found: list[Row] = []
     last: list[Row] = []
     batch, count = [], 0.0
     for i, leaf in enumerate(leaves, 1):
         x = _first(leaf.row)
-        batch, count = [*batch, leaf], count + x.size / max(math.prod(kind.block), 1)
-        if i == len(leaves) or count >= _ROUNDS * number_of_devices(x):
-            last = _joined(staged, kind, batch, last)
+        batch, count = [*batch, leaf], count + x.size / max(math.prod(leaf.block), 1)
+        if i == len(leaves) or count >= _ROUNDS * leaf.devices:
+            last = _joined(staged, batch, last)
             found += last
             batch, count = [], 0.0
     return found
 
 
-def _joined(staged: Staged, kind: _Kind, leaves: Sequence[_Leaf], before: list[Row]) -> list[Row]:
+def _joined(staged: Staged, leaves: Sequence[_Leaf], before: list[Row]) -> list[Row]:
     """The results for leaves of one kind, which are joined where whole blocks are needed, after other results."""
     layouts, rows = [leaf.layout for leaf in leaves], [leaf.row for leaf in leaves]
 
     def together(
         stage: Stage, shared: list[Array], given: Any, found: Any, columns: list[list[Array]]
     ) -> Sequence[Sequence[Array]]:
-        axes, to = ([kind.divided(devices, form) for form in forms] for forms in (given, found))
+        axes, to = (list(map(leaves[0].divided, forms)) for forms in (given, found))
         ys = over_devices(stage.__call__, axes, to, shared=shared)(*map(jnp.concatenate, zip(*columns, strict=True)))
         ends = np.cumsum([len(xs[0]) for xs in columns])
         parts = [jnp.split(y, ends[:-1]) for y in ys]
@@ -375,19 +363,17 @@ def _joined(staged: Staged, kind: _Kind, leaves: Sequence[_Leaf], before: list[R
 
     def divide(layout: Layout, values: list[Array]) -> dict[Any, Array]:
         ys = {v: layout.of(x) if staged.form(v)[1] else x for v, x in zip(read, values, strict=True)}
-        return {v: y.reshape(-1, *y.shape[layout.axes_before :]) for v, y in ys.items()}
+        return {v: y.reshape(-1, *y.shape[len(layout.batch) :]) for v, y in ys.items()}
 
-    devices = number_of_devices(_first(rows[0]))
     read, places = zip(*((v, i) for i, v in enumerate(staged.arguments) if v in staged.read), strict=True)
     values = [[jtu.tree_leaves(row)[i] for i in places] for row in rows]
     values, _ = jax.lax.optimization_barrier((values, before))
     out, given = [], [divide(layout, xs) for layout, xs in zip(layouts, values, strict=True)]
     for layout, row, found in zip(layouts, rows, staged(given, together), strict=True):
         like = _first(row)
-        shape = jax.eval_shape(layout.of, jax.ShapeDtypeStruct(like.shape, like.dtype)).shape[: layout.axes_before]
-        arrays, others = jtu.tree_map(lambda y: y.reshape(*shape, *y.shape[1:]), found)  # noqa: B023
+        arrays, others = jtu.tree_map(lambda y: y.reshape(*layout.batch, *y.shape[1:]), found)  # noqa: B023
         # Otherwise the compiler may leave the results where they were computed, and gather them later.
-        out.append((jtu.tree_map(lambda y: shard_like(layout.back(y, like.shape), like), arrays), others))  # noqa: B023
+        out.append((jtu.tree_map(lambda y: shard_like(layout.back(y), like), arrays), others))  # noqa: B023
     return out
 
 

@@ -135,6 +135,11 @@ class Matrix:
     columns: tuple[int, ...]
     blocks: tuple[int, ...] = ()
 
+    @classmethod
+    def column(cls, shape: tuple[int, ...]) -> "Matrix":
+        """An array as a matrix of one column."""
+        return cls(shape, (), tuple(range(len(shape))), ())
+
     @property
     def size(self) -> tuple[int, int]:
         """Number of rows and columns, that is inputs and outputs of a linear layer."""

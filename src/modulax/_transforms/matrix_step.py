@@ -24,7 +24,7 @@ from .._support.types import Updates
 from .._support.varying import cond
 from ..linalg._eigenbasis import SIDES
 from ..tree._align import align
-from ..tree._leafmap import cast_all, map_with
+from ..tree._leafmap import cast_all, traced_by_kind
 from ..tree._math import widened
 from .batches import in_batches, in_float32
 from .blocks import Layout, is_large, map_blocks, map_parts, map_whole
@@ -131,9 +131,9 @@ class MatrixStep:
             self.given = {i: widened(self.updates[i]) for i in self.layouts}
             return
         rows = [(self.updates[i], self._of(i, True)) for i in self.layouts]
-        for i, (changed, x) in zip(self.layouts, map_with(filtered, [None] * len(rows), rows), strict=True):
+        for i, run in zip(self.layouts, traced_by_kind(filtered, [None] * len(rows), rows), strict=True):
+            changed, self.given[i] = run()
             self.fields[i] |= changed
-            self.given[i] = x
 
     def _filtered(self, shared: Shared, arrays: tuple[Array, Any, Fields]) -> tuple[Fields, tuple[Any, Any, Fields]]:
         """The fields that `filter_leaf` changes, and the arguments of `update_matrix` after it."""
@@ -151,29 +151,23 @@ class MatrixStep:
         places = [i for i in self.layouts if any(self.fields[i][name] is not None for name in names)]
         self.filter()
 
-        def improved(shared: Shared, arrays: tuple[Any, Any], others: tuple[Any, Fields]) -> tuple[Any, Fields]:
-            (of_entries, x), (of_matrices, factors) = arrays, others
-            drawn = of_entries if of_matrices is None else of_matrices
+        def improved(shared: Shared, arrays: tuple[Any, Any], factors: Fields) -> tuple[Any, Fields]:
+            x, noise = arrays
             s = self._state(factors)
             with _calling("improve_matrix", shared, jtu.tree_leaves(x)[0].dtype) as (rule, now):
-                x, new = rule._improve_drawn(now, x, s, drawn)
+                x, new = rule._improve(now, x, s, noise)
                 return x if rule._improves_updates else None, _changed(s, new, factors)
 
         def better() -> tuple[Fields, list[tuple[Any, Fields]]]:
             layouts = [self.layouts[i] for i in places]
+            kept = [self._picked(i, names) for i in places]
             xs = [jtu.tree_map(layout.of, self.given[i]) for i, layout in zip(places, layouts, strict=True)]
-            states = [self._state(self._picked(i, names)) for i in places]
-            now, drawn = self.rule._drawn(self.now, self.state, xs, states)
-            rows = []
-            for i, layout, x, y in zip(places, layouts, xs, drawn, strict=True):
-                of_entries = of_matrices = None
-                if y is not None and y.shape == jtu.tree_leaves(x)[0].shape:
-                    of_entries = layout.back(y, self.updates[i].shape)
-                else:
-                    of_matrices = y
-                rows.append(((of_entries, self.given[i]), (of_matrices, self._picked(i, names))))
+            now, noise, drawn = self.rule._draw(self.now, self.state, xs, states := list(map(self._state, kept)))
+            noise = [y if y is None else layout.back(y) for layout, y in zip(layouts, noise, strict=True)]
+            kept = [old | _changed(s, new, old) for old, s, new in zip(kept, states, drawn, strict=True)]
+            rows = [((self.given[i], y), own) for i, y, own in zip(places, noise, kept, strict=True)]
             found = map_blocks(improved, (self.rule, now), layouts, rows, is_joined=True, is_rare=True)
-            rows = [(x, self._picked(i, names) | changed) for i, (_, x, changed) in zip(places, found, strict=True)]
+            rows = [(x, own | changed) for own, (_, x, changed) in zip(kept, found, strict=True)]
             return {name: getattr(now, name) for name in of_all}, rows
 
         def kept() -> tuple[Fields, list[tuple[Any, Fields]]]:
@@ -188,7 +182,7 @@ class MatrixStep:
 
     def _divided(self, i: int, y: Any) -> Any:
         """What belongs to the matrices of a leaf, divided over a mesh: otherwise the branches would gather it."""
-        if y is None or y.ndim - self.layouts[i].axes_before < 2:
+        if y is None or y.ndim - len(self.layouts[i].batch) < 2:
             return y
         return divided_along(y, None, self.updates[i])
 
@@ -225,7 +219,8 @@ class MatrixStep:
                     raise ValueError(f"An update of shape {shape} became one of shape {u.shape}.")
                 return (u, _changed(s, new, own)), _changed(s, new, factors)
 
-        if any(layout.parts for layout in self.layouts.values()):
+        is_split = any(layout.parts for layout in self.layouts.values())
+        if is_split:
             self.filter()
         rows = [
             ((self.given.get(i, self.updates[i]), self.beside[i], self._of(i, True)), self._of(i, False))
@@ -233,7 +228,8 @@ class MatrixStep:
         ]
         first = {} if self.given else {"first": self._filtered}
         options = {"is_joined": self.rule.is_joined, "is_local": is_local}
-        found = map_parts(updated, self.shared, self.layouts.values(), rows, **options, **first)
+        mapped = map_parts if is_split else map_blocks
+        found = mapped(updated, self.shared, self.layouts.values(), rows, **options, **first)
         out = list(self.updates)
         for i, (kept, (u, own), factors) in zip(self.layouts, found, strict=True):
             out[i] = in_dtype(u, out[i].dtype)
@@ -310,7 +306,7 @@ class MatrixStep:
     def _filled(self, i: int, name: str) -> np.ndarray:
         """Which rows fill a block up, for each factor of a leaf."""
         x = self.fields[i][name]
-        filled = self.layouts[i].filled(self.updates[i].shape, SIDES.index(name))
+        filled = self.layouts[i].filled(SIDES.index(name))
         return np.broadcast_to(filled[..., None, :], (*x.shape[:-2], 1, x.shape[-1]))
 
     def _of(self, i: int, is_of_entries: bool) -> Fields:

@@ -67,7 +67,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     """The fields of matrices that `improve_matrix` computes every few steps, before the update."""
 
     _improves_updates: ClassVar[bool] = False
-    """Whether `_improve_drawn` changes what `update_matrix` gets."""
+    """Whether `_improve` changes what `update_matrix` gets."""
 
     is_split: ClassVar[bool] = False
     """Whether matrices that are joined in one array, such as query, key and value, are given to the rule one by one."""
@@ -206,26 +206,25 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         """
         raise NotImplementedError(f"`{type(self).__name__}` has `improved`, but no `improve_matrix`.")
 
-    def _drawn(
+    def _draw(
         self, now: Any, state: StateT, gs: Sequence[Any], states: Sequence[StateT]
-    ) -> tuple[Any, Sequence[Array | None]]:
-        """Return what `_improve_drawn` gets as `now`, and random numbers for each leaf.
+    ) -> tuple[Any, Sequence[Array | None], Sequence[StateT]]:
+        """Return what `_improve` gets as `now`, as noise of each leaf, and as fields until now: what is random in them.
 
-        These have the shape of its matrices, or begin with their axes. Shared fields of `improved` are read from the
-        former.
+        Shared fields of `improved` are read from the first. The noise has the shape of the update.
 
         Args:
             now: the result of `prepare`.
             state: the state of the whole tree.
-            gs: what `_improve_drawn` gets of each leaf.
+            gs: the update of each leaf, or the array or arrays that `filter_leaf` returned.
             states: the fields of `improved` of each leaf.
         """
-        del state, states
-        return now, [None] * len(gs)
+        del state
+        return now, [None] * len(gs), states
 
-    def _improve_drawn(self, now: Any, g: Any, s: StateT, drawn: Array | None) -> tuple[Any, StateT]:
-        """Return what `update_matrix` gets, and what `improve_matrix` returns, from random numbers too."""
-        del drawn
+    def _improve(self, now: Any, g: Any, s: StateT, noise: Array | None) -> tuple[Any, StateT]:
+        """Return what `update_matrix` gets, and what `improve_matrix` returns, from noise too."""
+        del noise
         return g, self.improve_matrix(now, g, s)
 
     def improve_factor(self, now: Any, x: Array, factor: Array, about: Factors) -> tuple[Array, ...]:
@@ -293,9 +292,14 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         labels = specified_matrices(specified, getattr(self, "follow", "paper"))
         per_head = getattr(self, "per_head", False)
         found = matrices_of(call, labels, tree, per_head=per_head, hidden=self.is_for_hidden_layers)
-        other = {"pass": None, "array": Layout(None, is_array=True), "column": Layout(None, size)}[self.others]
-        layouts = [other if matrix is None else self._layout(matrix, size) for matrix in found]
-        return {i: layout for i, layout in enumerate(layouts) if layout is not None}
+        layouts = {}
+        for i, (x, matrix) in enumerate(zip(jtu.tree_leaves(tree), found, strict=True)):
+            if matrix is not None:
+                layouts[i] = self._layout(matrix, size)
+            elif self.others != "pass":
+                is_array = self.others == "array"
+                layouts[i] = Layout(Matrix.column(x.shape), None if is_array else size, is_array)
+        return layouts
 
     def _layout(self, matrix: Matrix, size: int | None) -> Layout:
         if self.is_split and matrix.blocks:
@@ -307,7 +311,8 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         if layout.parts:
             return self._initial_parts(layout, p)
         # Whole on explicit axes of a mesh, on which it may not be reshaped otherwise.
-        method, x = "init_other" if layout.matrix is None else "init_matrix", layout.of(undivided(p, range(p.ndim)))
+        method = "init_matrix" if layout.matrix.columns else "init_other"
+        x = layout.of(undivided(p, range(p.ndim)))
         with located(type(self).__name__, method):
             s = getattr(self, method)(x)
             fields = {name: y for name in tree_fields(s) if (y := getattr(s, name)) is not None}
@@ -315,10 +320,10 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
             for name, y in fields.items():
                 place = f"`{name}` has shape {y.shape} for matrices of shape {x.shape}."
                 if name not in of_entries and not (layout.is_array and y.shape == x.shape):
-                    if y.shape[: layout.axes_before] != x.shape[: layout.axes_before]:
+                    if y.shape[: len(layout.batch)] != layout.batch:
                         raise ValueError(f"{place} Begin with the axes that count them: `(*x.shape[:-2], ...)`.")
-                elif y.shape == x.shape or (layout.matrix is not None and y.shape == (*x.shape[:-2], 1, x.shape[-1])):
-                    fields[name] = _placed(layout.back(y, p.shape), p)
+                elif y.shape in (x.shape, (*x.shape[:-2], 1, *x.shape[-1:])):
+                    fields[name] = _placed(layout.back(y), p)
                 else:
                     raise ValueError(
                         f"{place} If it doesn't hold a value for each entry, declare it with "
@@ -328,14 +333,15 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
 
     def _initial_parts(self, layout: Layout, p: Array) -> StateT:
         """Return the initial state of several matrices in one array."""
-        xs = layout.split(undivided(p, range(p.ndim)))
-        states = [self._initial(part, x) for part, x in zip(layout.parts, xs, strict=True)]
-        of_entries = fields_of_entries(states[0])
-        fields = {}
-        for name in tree_fields(states[0]):
-            ys = tuple(getattr(s, name) for s in states)
-            fields[name] = _placed(layout.join(ys), p) if name in of_entries else layout.gather(ys)
-        return with_fields(states[0], **fields)
+        xs = layout.split((undivided(p, range(p.ndim)), {}))
+        states = [self._initial(part, x) for part, (x, _) in zip(layout.parts, xs, strict=True)]
+        names, of_entries = tree_fields(states[0]), fields_of_entries(states[0])
+        rows: list[Any] = [({}, {}) for _ in states]
+        for name in names:
+            for row, s in zip(rows, states, strict=True):
+                row[name not in of_entries][name] = getattr(s, name)
+        arrays, others = layout.join(rows)
+        return with_fields(states[0], **{name: _placed(y, p) for name, y in arrays.items()}, **others)
 
 
 def _placed(y: Array, p: Array) -> Array:

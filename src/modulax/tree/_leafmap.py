@@ -6,7 +6,7 @@ JAX traces such a function once per shape, and every further call adds a single 
 instead of a thousand. XLA inlines all of it, so the compiled program is that of a plain loop. A leaf that is the only
 one of its kind is computed without `jax.jit`, since a call costs time to trace, lower and compile.
 
-`map_with` is that for functions with something static for each leaf, such as how it is matrices, and without groups.
+`traced_by_kind` is that without groups, for functions with something static for each leaf, such as how it is matrices.
 
 `map_arithmetic` adds the casts: it computes in at least float32 and returns the dtypes of given examples. `cast_all`
 and `promotion_of` are those of rules on one array.
@@ -14,6 +14,7 @@ and `promotion_of` are those of rules on one array.
 
 import collections
 import contextlib
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -79,8 +80,10 @@ def map_leaves(
     return in_groups(kinds, CHUNK, each, together)
 
 
-def map_with(function: Callable[..., T], statics: Sequence[Hashable], columns: Sequence[tuple[Any, ...]]) -> list[T]:
-    """Compute `[function(static, *column) for static, column in ...]`, traced once per kind of leaf.
+def traced_by_kind(
+    function: Callable[..., T], statics: Sequence[Hashable], columns: Sequence[tuple[Any, ...]]
+) -> list[Callable[[], T]]:
+    """Return calls of `function(static, *column)` for all leaves, traced once per kind of leaf.
 
     There are no groups of calls: with as many arrays for each leaf as a preconditioner has, they take longer to trace.
 
@@ -93,7 +96,7 @@ def map_with(function: Callable[..., T], statics: Sequence[Hashable], columns: S
     counts = collections.Counter(kinds)
     one = jax.jit(function, static_argnums=0)
     rows = zip(kinds, statics, columns, strict=True)
-    return [(function if counts[kind] == 1 else one)(static, *column) for kind, static, column in rows]
+    return [functools.partial(function if counts[kind] == 1 else one, static, *row) for kind, static, row in rows]
 
 
 def _kind(column: Any) -> Hashable:
