@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from .. import authoring as ma
-from .._support.arithmetic import is_due, real_dtype
+from .._support.arithmetic import real_dtype
 from .._support.checks import AT_LEAST_ONE
 from .._support.keys import key, next_keys
 from .._transforms.decayed_step import DecayedStep
-from .._transforms.low_rank import directions
+from .._transforms.low_rank import AbstractLowRank
 from .._transforms.matrices import matrices_as
-from ..linalg._products import adjoint
 from .galore import GaLoreDimensionNumbers
 
 METHODS = ("random", "svd", "range")
@@ -89,7 +88,7 @@ class AbstractApollo(ma.AbstractFields):
     key: Any = key()
 
 
-class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[ApolloState]):
+class ScaleByApollo(AbstractApollo, AbstractApolloRank, AbstractLowRank[ApolloState]):
     r"""Scales the gradient of every matrix as Adam scales its low-rank projection: the direction of Apollo.
 
     $$
@@ -133,16 +132,12 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[Ap
 
     improved: ClassVar = ("projector", "key")
     others: ClassVar = "array"
-    is_for_hidden_layers: ClassVar = True
 
     def init_matrix(self, x):
-        *batch, rows, columns = x.shape
-        r = min(self.rank, rows, columns)
-        low = (*batch, r, columns) if _has_few_rows(x) else (*batch, rows, r)
-        projector = jnp.zeros((*batch, min(rows, columns), r), x.dtype)
-        mu = jnp.zeros(low, x.dtype)
+        projector = jnp.zeros(self.projector_shape(x.shape), x.dtype)
+        mu = jnp.zeros(jax.eval_shape(self.down, x, projector).shape, x.dtype)
         nu = ma.second_moment_like(mu)
-        return ApolloState(mu, nu, projector, jnp.zeros(batch, nu.dtype))
+        return ApolloState(mu, nu, projector, jnp.zeros(x.shape[:-2], nu.dtype))
 
     def init_other(self, x):
         return ApolloState(jnp.zeros_like(x), ma.second_moment_like(x), None, None)
@@ -156,20 +151,12 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[Ap
         scale = ma.safe_sqrt(ma.bias(self.b2, t)) / ma.bias(self.b1, t)
         return _Now(scale if self.correct_bias else jnp.ones_like(scale))
 
-    def is_time(self, now, count):
-        del now
-        return is_due(count, self.update_proj_gap)
-
     def improve_matrix(self, now, g, s):
-        if self.method == "random":
-            return s
-        return dataclasses.replace(s, projector=directions(g, s.projector.shape[-1], _has_few_rows(g), self.method))
+        return s if self.method == "random" else super().improve_matrix(now, g, s)
 
     def update_matrix(self, now, g, s, p):
         del p
-        low = g
-        if s.projector is not None:
-            low = adjoint(s.projector) @ g if _has_few_rows(g) else g @ s.projector
+        low = g if s.projector is None else self.down(g, s.projector)
         mu, nu = ma.moment(self.b1, s.mu, low), ma.moment(self.b2, s.nu, ma.abs_sq(low))
         u, norm = mu / (self.eps + ma.safe_sqrt(nu)), s.norm
         if norm is not None:
@@ -178,7 +165,7 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[Ap
 
     def _scaled(self, g: ma.Array, low: ma.Array, d: ma.Array, last: ma.Array) -> tuple[ma.Array, ma.Array]:
         """Scaled gradients, and their norms before the last factor, given what Adam does in the projection."""
-        axes: Any = (-2, -1) if self.scale_type == "tensor" else -2 if _has_few_rows(g) else -1
+        axes: Any = (-2, -1) if self.scale_type == "tensor" else -2 if self.projects_rows(g.shape) else -1
         root = ma.safe_sqrt(self.scale)
         u = _norm(d, axes) / (_LEAST + _norm(low, axes)) * g
         u = root * u if self.scale_front else u
@@ -197,11 +184,6 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, ma.AbstractMatrixwise[Ap
         projectors = [x / x.shape[-1] ** 0.5 for x in drawn]
         states = [dataclasses.replace(s, projector=x) for s, x in zip(states, projectors, strict=True)]
         return now._replace(key=key), [None] * len(gs), states
-
-
-def _has_few_rows(x: ma.Array) -> bool:
-    """Whether the rows of matrices are projected; those of square ones are."""
-    return x.shape[-2] <= x.shape[-1]
 
 
 def standard_normal(raw: ma.Array, like: Sequence[ma.Array]) -> tuple[ma.Array, list[ma.Array]]:

@@ -1,16 +1,15 @@
 """GaLore: runs a transform on low-rank projections of matrices, so that its state is small.
 
-Every `update_proj_gap` steps, the rule `_Projectors` computes new projectors from the current updates. The inner
-transform then receives trees in which every matrix is replaced by its projection (`Side.down`): updates, and parameters
-if given. Its result is mapped back to the original shapes (`Side.up`). Leaves that aren't matrices take no part in this
+Every `update_proj_gap` steps, `AbstractLowRank` computes new projectors from the current updates. The inner transform
+then receives trees in which every matrix is replaced by its projection (`_Side.down`): updates, and parameters if
+given. Its result is mapped back to the original shapes (`_Side.up`). Leaves that aren't matrices take no part in this
 and reach the inner transform unchanged.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
@@ -18,18 +17,16 @@ from .. import authoring as ma
 from .._protocol.container import extra_inside
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
-from .._support.arithmetic import is_due
-from .._support.module import from_same_fields
+from .._support.arithmetic import no_steps
 from .._transforms.decayed_step import DecayedStep
-from .._transforms.low_rank import Side, directions
-from .._transforms.matrices import Axes, make_axes_hashable, matrices_as, matrices_of, specified_matrices
+from .._transforms.low_rank import AbstractLowRank
+from .._transforms.matrices import DimensionNumbers, matrices_as
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
 
 
-@dataclasses.dataclass(frozen=True)
-class GaLoreDimensionNumbers:
+class GaLoreDimensionNumbers(DimensionNumbers):
     """Which axes of an array are the rows of a matrix, and which are its columns. All other axes are batch axes.
 
     For an attention projection with axes for embedding, heads and head size, use `GaLoreDimensionNumbers(0, (1, 2))`.
@@ -38,11 +35,6 @@ class GaLoreDimensionNumbers:
         reduction_axis: axis or axes of the rows.
         output_axis: axis or axes of the columns.
     """
-
-    reduction_axis: Axes = 0
-    output_axis: Axes = 1
-
-    __post_init__ = make_axes_hashable
 
 
 class GaLoreState(ma.AbstractState):
@@ -58,50 +50,6 @@ class GaLoreState(ma.AbstractState):
 def adam_unless_given(x: Any) -> Any:
     """The inner transform, by default `ScaleByAdam()`."""
     return ScaleByAdam() if x is None else x
-
-
-class _ProjectorState(ma.AbstractState):
-    """The projectors and the step count."""
-
-    projector: ma.PyTree = ma.like_params(per_matrix=True)
-    count: ma.Shared[ma.Count] = ma.counter()
-
-
-class _Projectors(ma.AbstractMatrixwise[_ProjectorState]):
-    """The projectors of GaLore, as a rule that leaves the updates as they are."""
-
-    improved: ClassVar = ("projector",)
-    is_for_hidden_layers: ClassVar = True
-
-    rank: int = eqx.field(static=True)
-    weight_dimension_numbers: Any = eqx.field(static=True)
-    method: str = eqx.field(static=True)
-    update_proj_gap: ma.Number = ma.number(200)
-    follow: ma.Follow = ma.followed()
-
-    def init_matrix(self, x):
-        *batch, rows, columns = x.shape
-        side = rows if has_few_rows(rows, columns, self.follow) else columns
-        # _Projectors that `init` computed would need gradients, which the first step has.
-        return _ProjectorState(jnp.zeros((*batch, side, min(self.rank, rows, columns)), x.dtype))
-
-    def is_time(self, now, count):
-        del now
-        return is_due(count, self.update_proj_gap)
-
-    def improve_matrix(self, now, g, s):
-        del now
-        is_rows = has_few_rows(g.shape[-2], g.shape[-1], self.follow)
-        return _ProjectorState(directions(g, s.projector.shape[-1], is_rows, self.method))
-
-    def update_matrix(self, now, g, s, p):
-        del now, p
-        return g, s
-
-
-def has_few_rows(rows: int, columns: int, follow: ma.Follow) -> bool:
-    """Whether the rows of a matrix are projected; those of a square one are."""
-    return rows <= columns if follow == "paper" else rows >= columns
 
 
 class AbstractGaLoreProjection(ma.AbstractFields):
@@ -140,7 +88,7 @@ class AbstractGaLore(AbstractGaLoreProjection):
     method: Literal["svd", "range"] = ma.choice(("svd", "range"), "svd")
 
 
-class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer):
+class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer, AbstractLowRank[GaLoreState]):
     r"""Runs a transform on low-rank projections of all matrices (GaLore), which reduces the memory of its state.
 
     $$
@@ -186,12 +134,19 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer):
 
     base_optimizer: ma.AbstractTransform = ma.part(None, state="base_optimizer_state", converter=adam_unless_given)
 
+    def init_matrix(self, x):
+        # Projectors that `init` computed would need gradients, which the first step has.
+        return GaLoreState(no_steps(), ma.EmptyState(), jnp.zeros(self.projector_shape(x.shape), x.dtype))
+
     def init(self, params: ma.Params) -> GaLoreState:
         """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""
-        state = from_same_fields(_Projectors, self).init(params)
-        projectors = zip(self._sides(params).items(), jtu.tree_leaves(state.projector), strict=True)
-        sides = {i: side._replace(projector=projector) for (i, side), projector in projectors}
-        return GaLoreState(state.count, self.base_optimizer.init(_projected(params, sides)), state.projector)
+        state = super().init(params)
+        small = _projected(params, self._sides(params, jtu.tree_leaves(state.projector)))
+        return dataclasses.replace(state, base_optimizer_state=self.base_optimizer.init(small))
+
+    def update_matrix(self, now, g, s, p):
+        del now, p
+        return g, s
 
     def update(
         self, updates: ma.Updates, state: GaLoreState, params: ma.Params | None = None, **extra: Any
@@ -199,46 +154,66 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer):
         """One step of the inner transform on the projected updates, mapped back to the original shapes."""
         now = resolve(self, state.count)
         leaves, treedef = jtu.tree_flatten(updates)
-        sides = self._sides(updates)
-        matrices = select(updates, [i in sides for i in range(len(leaves))])
-        projectors, _ = align(state.projector, matrices, "ScaleByGaLore.update")
-        for (i, side), projector in zip(sides.items(), projectors, strict=True):
-            side.check("ScaleByGaLore.update", leaves[i], projector, self.rank)
-
-        _, new_state = from_same_fields(_Projectors, now).update(
-            updates, _ProjectorState(state.projector, count=state.count)
-        )
-        new_projectors = jtu.tree_leaves(new_state.projector)
-        new_sides = {i: sides[i]._replace(projector=p) for i, p in zip(sides, new_projectors, strict=True)}
+        is_matrix = [i in self._layouts(updates) for i in range(len(leaves))]
+        projectors, _ = align(state.projector, select(updates, is_matrix), "ScaleByGaLore.update")
+        for i, side in self._sides(updates, projectors).items():
+            if (found := side.projector.shape) != self.projector_shape(side.layout.of(leaves[i]).shape):
+                raise ValueError(
+                    f"`ScaleByGaLore.update`: an update of shape {leaves[i].shape} doesn't fit its projector of shape "
+                    f"{found}. Updates must have the shapes of the parameters that `init` was called with."
+                )
+        _, new, _ = self._step(updates, dataclasses.replace(state, base_optimizer_state=ma.EmptyState()), None)
+        sides = self._sides(updates, jtu.tree_leaves(new.projector))
 
         def down(tree: ma.PyTree) -> ma.PyTree:
-            return _projected(paired(trainable(tree), updates, "ScaleByGaLore.update"), new_sides)
+            return _projected(paired(trainable(tree), updates, "ScaleByGaLore.update"), sides)
 
-        def up(small: ma.PyTree) -> ma.PyTree:
-            return _moved(params, small, new_sides)
-
-        new, base_state = now.base_optimizer.update(
-            _projected(updates, new_sides),
+        small, base_state = now.base_optimizer.update(
+            _projected(updates, sides),
             state.base_optimizer_state,
-            None if params is None else _projected(params, new_sides),
-            **extra_inside(extra, updates, down, up),
+            None if params is None else _projected(params, sides),
+            **extra_inside(extra, updates, down, lambda small: _moved(params, small, sides)),
         )
-        out = jtu.tree_leaves(new)
-        for i, side in new_sides.items():
-            out[i] = now._scaled(side.up(out[i])).astype(leaves[i].dtype)
-        return treedef.unflatten(out), GaLoreState(new_state.count, base_state, new_state.projector)
+        out = jtu.tree_leaves(small)
+        for i, side in sides.items():
+            u = side.up(out[i])
+            out[i] = (jnp.asarray(now.scale).astype(u.dtype) * u).astype(leaves[i].dtype)
+        return treedef.unflatten(out), dataclasses.replace(new, base_optimizer_state=base_state)
 
-    def _scaled(self, u: ma.Array) -> ma.Array:
-        return jnp.asarray(self.scale).astype(u.dtype) * u
-
-    def _sides(self, tree: ma.PyTree) -> "dict[int, Side]":
+    def _sides(self, tree: ma.PyTree, projectors: Sequence[ma.Array]) -> "dict[int, _Side]":
         """The leaves that are matrices, by their places in JAX's order."""
-        specified = specified_matrices(self.weight_dimension_numbers, self.follow)
-        matrices = matrices_of("ScaleByGaLore(weight_dimension_numbers=...)", specified, tree)
-        return {i: Side(m, has_few_rows(*m.size, self.follow)) for i, m in enumerate(matrices) if m is not None}
+        rows = zip(self._layouts(tree).items(), projectors, strict=True)
+        return {i: _Side(self, layout, projector) for (i, layout), projector in rows}
 
 
-def _projected(tree: ma.PyTree, sides: Mapping[int, Side]) -> ma.PyTree:
+class _Side(NamedTuple):
+    """How an array is matrices, and their projectors."""
+
+    rule: ScaleByGaLore
+    layout: Any
+    projector: ma.Array
+
+    def down(self, x: ma.Array) -> ma.Array:
+        """Projects an array of the original shape, in at least float32."""
+        return self.rule.down(self.layout.of(_wide(x, self.projector)), self.projector)
+
+    def up(self, x: ma.Array) -> ma.Array:
+        """Maps a projected matrix back to the original shape of its array, in at least float32."""
+        size = self.layout.matrix.size
+        return self.layout.back(self.rule.up(_wide(x, self.projector), self.projector, size))
+
+    def moved(self, x: ma.Array, start: ma.Array) -> ma.Array:
+        """The array, moved from where it is along the directions that the projection keeps."""
+        x = _wide(x, start)  # inside a survey, x is in JAX's default float dtype
+        step = x - self.down(start).astype(start.dtype).astype(x.dtype)
+        return (start.astype(x.dtype) + self.up(step)).astype(start.dtype)
+
+
+def _wide(x: ma.Array, other: ma.Array) -> ma.Array:
+    return x.astype(ma.at_least_float32(x.dtype, other.dtype))
+
+
+def _projected(tree: ma.PyTree, sides: Mapping[int, _Side]) -> ma.PyTree:
     """The tree with every matrix projected, in the dtype that it has, and all other leaves unchanged."""
     leaves, treedef = jtu.tree_flatten(tree)
     for i, side in sides.items():
@@ -246,7 +221,7 @@ def _projected(tree: ma.PyTree, sides: Mapping[int, Side]) -> ma.PyTree:
     return treedef.unflatten(leaves)
 
 
-def _moved(params: ma.Params | None, small: ma.PyTree, sides: Mapping[int, Side]) -> ma.PyTree:
+def _moved(params: ma.Params | None, small: ma.PyTree, sides: Mapping[int, _Side]) -> ma.PyTree:
     """The parameters at a point of the projected space: moved along the directions that the projection keeps.
 
     The caller's functions of the parameters, such as `value_fn`, are evaluated there. The inner transform cannot move

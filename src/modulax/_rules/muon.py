@@ -19,7 +19,7 @@ from .._protocol.transform import AbstractStatelessTransform, Effect
 from .._roles.find import AbstractRoles
 from .._support.arithmetic import in_dtype
 from .._transforms.blocks import map_whole
-from .._transforms.matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, specified_matrices
+from .._transforms.matrices import DimensionNumbers, Matrix, matrices_as, matrices_of, specified_matrices
 from .._transforms.spread import axis_names, on_auto_axes
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients, orthogonalize_parts
 from ..tree._math import widened
@@ -27,8 +27,7 @@ from .adam import AdamW
 from .beside_adamw import AbstractBesideAdamW, names_that_deny
 
 
-@dataclasses.dataclass(frozen=True)
-class MuonDimensionNumbers:
+class MuonDimensionNumbers(DimensionNumbers):
     """Which axes of an array are the rows of a matrix, and which are its columns. All other axes are batch axes.
 
     In a linear layer $y = x W$, rows are inputs and columns are outputs. For a convolution kernel with axes for height,
@@ -38,11 +37,6 @@ class MuonDimensionNumbers:
         reduction_axis: axis or axes of the rows.
         output_axis: axis or axes of the columns.
     """
-
-    reduction_axis: Axes = 0
-    output_axis: Axes = 1
-
-    __post_init__ = make_axes_hashable
 
 
 class MuonState(ma.AbstractState):
