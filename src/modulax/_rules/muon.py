@@ -5,7 +5,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
@@ -18,11 +17,9 @@ from .._protocol.masks import AbstractLabels
 from .._protocol.transform import AbstractStatelessTransform, Effect
 from .._roles.find import AbstractRoles
 from .._support.arithmetic import in_dtype
-from .._transforms.blocks import map_whole
 from .._transforms.matrices import DimensionNumbers, Matrix, matrices_as, matrices_of, specified_matrices
-from .._transforms.spread import axis_names, on_auto_axes
+from .._transforms.spread import axis_names
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients, orthogonalize_parts
-from ..tree._math import widened
 from .adam import AdamW
 from .beside_adamw import AbstractBesideAdamW, names_that_deny
 
@@ -133,14 +130,29 @@ class AbstractMuon(AbstractMuonMomentum):
 S = TypeVar("S", bound=Any)  # a state with a momentum
 
 
-class AbstractScaleByMuon(AbstractMuonMomentum, ma.AbstractMatrixwise[S]):
-    """A momentum whose matrices are orthogonalized by a Newton-Schulz iteration: what the kinds of Muon share."""
+class AbstractPolar(AbstractNewtonSchulz, ma.AbstractMatrixwise[S]):
+    """A rule with the orthogonal factors of matrices, by a Newton-Schulz iteration."""
 
     is_split: ClassVar = True
-    is_for_hidden_layers: ClassVar = True
 
     _: ma.KW_ONLY
     eps: eqx.AbstractVar[Any]
+    preconditioning: eqx.AbstractVar[str]
+
+    def _sent(self, x):
+        # Bfloat16 has the range of float32, so that nothing is lost before the first division but bits.
+        is_narrow = self.dtype is not None and self.dtype == jnp.bfloat16 and x.dtype == jnp.float32
+        return in_dtype(x, jnp.bfloat16 if is_narrow else x.dtype)
+
+    def _map_parts(self, x, parts):
+        options = {"preconditioning": self.preconditioning, "eps": self.eps, "dtype": self.dtype}
+        return orthogonalize_parts(x, parts, self.ns_coeffs, self.ns_steps, **options)
+
+
+class AbstractScaleByMuon(AbstractMuonMomentum, AbstractPolar[S]):
+    """A momentum whose matrices are orthogonalized by a Newton-Schulz iteration: what the kinds of Muon share."""
+
+    is_for_hidden_layers: ClassVar = True
 
     def direction(self, now: Any, g: ma.Array, mu: ma.Array) -> ma.Array:
         """Return the array to orthogonalize, from a gradient and the new momentum."""
@@ -149,27 +161,7 @@ class AbstractScaleByMuon(AbstractMuonMomentum, ma.AbstractMatrixwise[S]):
 
     def filter_leaf(self, now, g, s) -> tuple[Any, S]:
         mu = ma.moment(self.beta, s.mu, g)
-        return (self.sent(self.direction(now, g, mu)),), dataclasses.replace(s, mu=mu)
-
-    def sent(self, d: ma.Array) -> ma.Array:
-        """Return an array in the dtype in which devices exchange it."""
-        # Bfloat16 has the range of float32, so that nothing is lost before the first division but bits.
-        is_narrow = self.dtype is not None and self.dtype == jnp.bfloat16 and d.dtype == jnp.float32
-        return in_dtype(d, jnp.bfloat16 if is_narrow else d.dtype)
-
-    def _map_parts(self, x, parts):
-        options = {"preconditioning": self.preconditioning, "eps": self.eps, "dtype": self.dtype}
-        return orthogonalize_parts(x, parts, self.ns_coeffs, self.ns_steps, **options)
-
-
-def polar_factors(rule: AbstractScaleByMuon, matrices: Sequence[Matrix], momenta: list[ma.Array]) -> list[ma.Array]:
-    """Return the orthogonal factors of arrays, which are matrices in these ways, in at least float32."""
-    layouts = [rule._layout(matrix, None) for matrix in matrices]
-
-    def factors(now: Any, xs: list[ma.Array]) -> list[ma.Array]:
-        return widened(map_whole(now._map_parts, layouts, list(map(now.sent, xs)), now.over, "ScaleByMuon(over=...)"))
-
-    return on_auto_axes(factors, rule, momenta)
+        return (self.direction(now, g, mu),), dataclasses.replace(s, mu=mu)
 
 
 class ScaleByMuon(AbstractOfMatrices, AbstractMuon, AbstractScaleByMuon[MuonState]):

@@ -1,26 +1,22 @@
 """Scion: the momentum of each array, projected on the unit ball of a norm that its role chooses."""
 
+import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .. import authoring as ma
-from .._protocol.counted import AbstractCounted
 from .._protocol.over_steps import largest
 from .._protocol.transform import Effect
-from .._roles.role import AbstractRole
-from .._support.arithmetic import scalar_like
-from .._transforms.matrices import Matrix, matrices_of
-from .._transforms.momentum import Ema, EmaState
-from .._transforms.spread import on_auto_axes
+from .._transforms.blocks import Layout
+from .._transforms.matrices import Matrix
+from .._transforms.momentum import EmaState
 from ..linalg._eigenbasis import largest_entry
 from ..linalg._newton_schulz import PRECONDITIONINGS
-from ..tree._math import widened
 from .beside_adamw import AbstractByRole, names_that_deny
-from .muon import AbstractNewtonSchulz, ScaleByMuon, polar_factors
+from .muon import AbstractNewtonSchulz, AbstractPolar
 
 NORMS = ("spectral", "sign", "input", "output")
 
@@ -60,7 +56,16 @@ class AbstractScion(AbstractByRole, AbstractNewtonSchulz):
     clamped: bool = ma.static(False)
 
 
-class ScaleByScion(AbstractScion, AbstractCounted):
+@jtu.register_static
+@dataclasses.dataclass(frozen=True)
+class _Ball:
+    """What the momentum of an array is projected on: the norm of the ball, and the field with its radius."""
+
+    norm: str
+    radius: str
+
+
+class ScaleByScion(AbstractScion, AbstractPolar[EmaState]):
     r"""Projects the momentum of each array on a sphere, in a norm that suits its role: the direction of Scion.
 
     $$
@@ -110,86 +115,35 @@ class ScaleByScion(AbstractScion, AbstractCounted):
         2025, and the authors' [code](https://github.com/LIONS-EPFL/scion).
     """
 
-    def init(self, params: ma.Params) -> EmaState:
-        """Return a momentum of zeros."""
-        return self._momentum().init(params)
+    others: ClassVar = "array"
+    _matrices_from: ClassVar = "roles"
+
+    def init_matrix(self, x):
+        return EmaState(ema=ma.zeros_in(x, self.mu_dtype))
 
     def update(
         self, updates: ma.Updates, state: EmaState, params: ma.Params | None = None, **extra: Any
     ) -> tuple[ma.Updates, EmaState]:
         """Return the projected momentum, and the new state."""
-        now = self.at(state)
-        momentum, new_state = now._momentum().update(widened(updates), state, params, **extra)
-        found, treedef = jtu.tree_flatten(momentum)
-        kinds = now._kinds(updates)
-        spectral = {i: matrix for i, (norm, _, matrix) in enumerate(kinds) if matrix is not None and norm == "spectral"}
-        factors = polar_factors(now._muon(), list(spectral.values()), [found[i] for i in spectral])
-        for i, factor in zip(spectral, factors, strict=True):
-            found[i] = factor
-        projected = jax.jit(now._projected, static_argnums=(0, 1, 2))
-        like = jtu.tree_leaves(updates)
-        found = [projected(*kind, d).astype(g.dtype) for kind, d, g in zip(kinds, found, like, strict=True)]
-        return treedef.unflatten(found), new_state
+        del params, extra
+        balls = jtu.tree_structure(updates).unflatten([ball for ball, _ in self._balls(updates)])
+        out, new, _ = self._step(updates, state, balls)
+        return out, new
 
-    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
-        """The root mean square of the entries of each update, where its scale is on the host."""
-        del state
-        sizes = []
-        for norm, radius, matrix in self._kinds(tree):
-            given = getattr(self, radius)
-            scale = largest(self.scale if given is None else given)
-            sizes.append(None if scale is None else scale * self._size(norm, matrix))
-        return Effect(sizes=sizes)
+    def filter_leaf(self, now, g, s):
+        del now
+        ema = ma.moment(self.beta, s.ema, g)
+        return ema, EmaState(ema=ema)
 
-    def _size(self, norm: str, matrix: Matrix | None) -> float:
-        """The root mean square of the entries of a matrix, or of a vector, whose norm is 1."""
-        if matrix is None or norm == "input":
-            return 1.0
-        rows, columns = matrix.size
-        if norm != "spectral":
-            return 1 / rows
-        columns = min(matrix.blocks or (columns,))
-        return math.sqrt(max(columns / rows, 1.0 if self.clamped else 0.0) / max(rows, columns))
+    def update_matrix(self, now, g, s, p):
+        del now
+        radius = getattr(self, p.radius)
+        return (self.scale if radius is None else radius) * self._projected(p.norm, g), s
 
-    def _momentum(self) -> Ema:
-        return Ema(self.beta, debias=False, accumulator_dtype=self.mu_dtype)
-
-    def _muon(self) -> ScaleByMuon:
-        return ScaleByMuon(
-            self.ns_coeffs,
-            self.ns_steps,
-            eps=self.eps,
-            preconditioning=self.preconditioning,
-            dtype=self.dtype,
-            over=self.over,
-        )
-
-    def _kinds(self, tree: ma.PyTree) -> list[tuple[str, str, Matrix | None]]:
-        """The norm of each leaf, the field with its radius, and how it is a matrix."""
-        matrices = matrices_of("ScaleByScion(roles=...)", self.roles, tree, hidden=False)
-        return [
-            ("rms", "vector_scale", None) if matrix is None or role.is_vector else (*self._norm_of(role), matrix)
-            for role, matrix in zip(self.roles.labels(tree), matrices, strict=True)
-        ]
-
-    def _norm_of(self, role: AbstractRole) -> tuple[str, str]:
-        own = {"head": (self.head_norm, "head_scale"), "embedding": (self.embedding_norm, "embedding_scale")}
-        return own.get(role.kind, (self.norm, "scale"))
-
-    def _projected(self, norm: str, radius: str, matrix: Matrix | None, d: ma.Array) -> ma.Array:
-        """The momentum of an array, or its orthogonal factor for the spectral norm, with the right norm."""
-
-        def projected(now: ScaleByScion, arrays: list[ma.Array]) -> list[ma.Array]:
-            (x,) = arrays
-            given = getattr(now, radius)
-            scale = scalar_like(now.scale if given is None else given, d)
-            if matrix is None:
-                return [scale.astype(x.dtype) * now._divided(x, None)]
-            return [scale.astype(x.dtype) * matrix.joined([now._of_matrix(norm, y) for y in matrix.pieces(x)])]
-
-        return on_auto_axes(projected, self, [d])[0]
-
-    def _of_matrix(self, norm: str, d: ma.Array) -> ma.Array:
+    def _projected(self, norm: str, d: ma.Array) -> ma.Array:
+        """The momentum of matrices, or of an array, or orthogonal factors for the spectral norm, with a norm of one."""
+        if norm == "rms":
+            return self._divided(d, None)
         rows, columns = d.shape[-2:]
         if norm == "spectral":
             return math.sqrt(max(columns / rows, 1.0 if self.clamped else 0.0)) * d
@@ -201,10 +155,44 @@ class ScaleByScion(AbstractScion, AbstractCounted):
         """An array divided by root mean squares along an axis, times a factor."""
         # By the largest entry first, so that no square overflows or underflows.
         largest = largest_entry(d, axis)
-        x = d / largest.astype(d.dtype)
+        x = d / largest
         size = factor * ma.safe_sqrt(jnp.mean(ma.abs_sq(x), axis=axis, keepdims=True))
-        eps = jnp.asarray(self.rms_eps).astype(size.dtype) / largest
-        return x * ma.ratio(jnp.ones_like(size), size + eps).astype(d.dtype)
+        return x * ma.ratio(jnp.ones_like(size), size + self.rms_eps / largest)
+
+    def _balls(self, tree: ma.PyTree) -> "list[tuple[_Ball, Layout]]":
+        """The ball of each leaf, and how it is matrices."""
+        own = {"head": (self.head_norm, "head_scale"), "embedding": (self.embedding_norm, "embedding_scale")}
+        found = []
+        for role, layout in zip(self.roles.labels(tree), super()._layouts(tree).values(), strict=True):
+            if layout.is_array or role.is_vector:
+                found.append((_Ball("rms", "vector_scale"), Layout(layout.matrix, is_array=True, is_whole=False)))
+            else:
+                ball = _Ball(*own.get(role.kind, (self.norm, "scale")))
+                found.append((ball, layout._replace(is_whole=ball.norm == "spectral")))
+        return found
+
+    def _layouts(self, tree):
+        return {i: layout for i, (_, layout) in enumerate(self._balls(tree))}
+
+    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
+        """The root mean square of the entries of each update, where its scale is on the host."""
+        del state
+        sizes = []
+        for ball, layout in self._balls(tree):
+            given = getattr(self, ball.radius)
+            scale = largest(self.scale if given is None else given)
+            sizes.append(None if scale is None else scale * self._size(ball.norm, layout.matrix))
+        return Effect(sizes=sizes)
+
+    def _size(self, norm: str, matrix: Matrix) -> float:
+        """The root mean square of the entries of a matrix, or of a vector, whose norm is 1."""
+        if norm in ("rms", "input"):
+            return 1.0
+        rows, columns = matrix.size
+        if norm != "spectral":
+            return 1 / rows
+        columns = min(matrix.blocks or (columns,))
+        return math.sqrt(max(columns / rows, 1.0 if self.clamped else 0.0) / max(rows, columns))
 
 
 class Scion(AbstractScion, ma.AbstractRated):

@@ -42,12 +42,14 @@ class Layout(NamedTuple):
         size: the longest side of a block; None for whole matrices, without axes that count blocks.
         is_array: whether the array is not a matrix and keeps its shape.
         parts: how each of several matrices that are joined in the array is blocks; empty if there is one.
+        is_whole: whether `map_whole` of a rule is computed.
     """
 
     matrix: Matrix
     size: int | None = None
     is_array: bool = False
     parts: "tuple[Layout, ...]" = ()
+    is_whole: bool = True
 
     def of(self, x: Array) -> Array:
         if self.is_array:
@@ -106,7 +108,7 @@ class Layout(NamedTuple):
     @property
     def batch(self) -> tuple[int, ...]:
         """The axes before those of a block."""
-        of_matrix = tuple(self.matrix.shape[axis] for axis in self.matrix.batch)
+        of_matrix = () if self.is_array else tuple(self.matrix.shape[axis] for axis in self.matrix.batch)
         return of_matrix if self.size is None else (*of_matrix, *(number for number, _ in self.sides))
 
 

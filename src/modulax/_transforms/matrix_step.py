@@ -92,8 +92,8 @@ class MatrixStep:
     @classmethod
     def of(cls, rule: Any, now: Any, updates: Updates, state: Any, beside: Any, is_filtered: bool) -> "MatrixStep":
         """Pair the trees by the paths of their leaves."""
-        gs, call = jtu.tree_leaves(updates), f"{type(rule).__name__}.update"
-        ps = [None] * len(gs) if beside is None else jtu.tree_leaves(beside)
+        (gs, treedef), call = jtu.tree_flatten(updates), f"{type(rule).__name__}.update"
+        ps = [None] * len(gs) if beside is None else treedef.flatten_up_to(beside)
         columns = {name: align(getattr(state, name), updates, call) for name in tree_fields(state)}
         fields = [{name: values[i] for name, (values, _) in columns.items()} for i in range(len(gs))]
         rebuild = {name: put for name, (_, put) in columns.items()}
@@ -193,12 +193,14 @@ class MatrixStep:
             are_shared: whether several devices may share a matrix.
         """
         self.filter()
-        rows, name = [jtu.tree_flatten(x) for x in self.given.values()], type(self.rule).__name__
-        xs, over = [x for (x, *_), _ in rows], getattr(self.rule, "over", None)
+        name, over = type(self.rule).__name__, getattr(self.rule, "over", None)
+        layouts = {i: layout for i, layout in self.layouts.items() if layout.is_whole}
+        rows = [jtu.tree_flatten(self.given[i]) for i in layouts]
         with jax.named_scope(name), located(name, "map_whole"):
-            layouts = list(self.layouts.values())
-            found = map_whole(self.rule._map_parts, layouts, xs, over, f"{name}(over=...)", are_shared=are_shared)
-        for i, y, ((_, *others), structure) in zip(self.layouts, found, rows, strict=True):
+            options: dict[str, Any] = {"over": over, "call": f"{name}(over=...)", "are_shared": are_shared}
+            xs = [self.rule._sent(x) for (x, *_), _ in rows]
+            found = map_whole(self.rule._map_parts, list(layouts.values()), xs, **options)
+        for i, y, ((_, *others), structure) in zip(layouts, found, rows, strict=True):
             self.given[i] = structure.unflatten([widened(y), *others])
 
     def update(self, is_local: bool) -> list[Array]:

@@ -84,6 +84,9 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     is_for_hidden_layers: ClassVar[bool] = False
     """Whether to leave out embeddings and heads, where their roles are known."""
 
+    _matrices_from: ClassVar[str] = "weight_dimension_numbers"
+    """The field that tells which parameters are matrices."""
+
     @abc.abstractmethod
     def init_matrix(self, x: Array) -> StateT:
         """Return the initial state of a batch of matrices.
@@ -186,6 +189,10 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         del parts
         return self.map_whole(x)
 
+    def _sent(self, x: Array) -> Array:
+        """Return what `map_whole` gets in the dtype in which devices exchange it."""
+        return x
+
     def is_time(self, now: Any, count: Array) -> Array:
         """Return whether this step improves the factors.
 
@@ -278,7 +285,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         return out, new
 
     def _step(self, updates: Updates, state: Any, beside: Any) -> tuple[Updates, Any, Any]:
-        """Return the new updates, the new state, and a tree like the updates whose values `update_matrix` gets as `p`.
+        """Return the new updates, the new state, and a tree like the updates with what `update_matrix` gets as `p`.
 
         On explicit axes of a mesh, the results have the types of the arguments.
         """
@@ -286,9 +293,9 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
 
     def _layouts(self, tree: PyTree) -> dict[int, Layout]:
         """Return how leaves are matrices, by their places, without those that pass."""
-        call = f"{type(self).__name__}(weight_dimension_numbers=...)"
+        call = f"{type(self).__name__}({self._matrices_from}=...)"
         # Fields that a rule may have.
-        specified, size = getattr(self, "weight_dimension_numbers", as_roles(None)), getattr(self, "block_size", None)
+        specified, size = getattr(self, self._matrices_from, as_roles(None)), getattr(self, "block_size", None)
         labels = specified_matrices(specified, getattr(self, "follow", "paper"))
         per_head = getattr(self, "per_head", False)
         found = matrices_of(call, labels, tree, per_head=per_head, hidden=self.is_for_hidden_layers)
