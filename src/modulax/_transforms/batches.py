@@ -21,7 +21,6 @@ from .spread import number_of_devices
 def in_batches(
     function: Callable[..., Sequence[Array]],
     *lists: Sequence[Array | np.ndarray],
-    after: Sequence[Array] = (),
     is_flat: bool = False,
 ) -> list[tuple[Array, ...]]:
     """Apply a function to corresponding arrays of lists, with all matrices of one shape and dtype joined in one batch.
@@ -30,43 +29,44 @@ def in_batches(
         function: of one array of each list, with one batch axis, which returns arrays with that axis first. What it
             decomposes or divides by triangular matrices depends on its first argument, and its first result on that.
         lists: arrays of matrices on the last two axes, with the same axes before these at one place.
-        after: results of other batches in the same program, for which the first one waits.
         is_flat: whether results have one batch axis each, which costs less to trace than the axes of the arrays.
     """
     kinds: dict[Hashable, list[int]] = collections.defaultdict(list)
     for i, x in enumerate(lists[0]):
         kinds[x.shape[-2:], x.dtype].append(i)
     out: list[tuple[Array, ...]] = [()] * len(lists[0])
+    after: Sequence[Array] = ()
     for places in kinds.values():
         batches = [lists[0][i].shape[:-2] for i in places]
-        first, *others = (_joined([xs[i] for i in places]) for xs in lists)
+        first, *others = (joined([xs[i] for i in places], batches) for xs in lists)
         results = function(computed_after(after, first), *others)
         after = results[:1]
-        for i, *parts in zip(places, *(_separate(y, batches, is_flat) for y in results), strict=True):
+        for i, *parts in zip(places, *(separate(y, batches, is_flat) for y in results), strict=True):
             out[i] = tuple(parts)
     return out
 
 
-def _joined(xs: Sequence[Any]) -> Array:
-    """Arrays of matrices as one batch."""
+def joined(xs: Sequence[Any], batches: Sequence[tuple[int, ...]]) -> Array:
+    """Return what belongs to the matrices of several arrays, with these batch axes, in one batch."""
+    shape = xs[0].shape[len(batches[0]) :]
     if isinstance(xs[0], np.ndarray):  # known when the program is made
-        return jnp.asarray(np.concatenate([x.reshape(-1, *x.shape[-2:]) for x in xs]))
-    # `lax`, because hundreds of calls of `jnp` take longer to trace than what is computed. On one device by rows, where
-    # single matrices have their shape already; a mesh may divide the rows.
-    axes = 1 if number_of_devices(xs[0]) == 1 else 2
-    shapes = [(math.prod(x.shape[:-axes]), *x.shape[-axes:]) for x in xs]
-    flat = [x if x.shape == shape else jax.lax.reshape(x, shape) for x, shape in zip(xs, shapes, strict=True)]
-    count = sum(math.prod(x.shape[:-2]) for x in xs)
-    return jax.lax.reshape(jax.lax.concatenate(flat, 0), (count, *xs[0].shape[-2:]))
+        return jnp.asarray(np.concatenate([x.reshape(-1, *shape) for x in xs]))
+    # On one device by rows, where what belongs to a single matrix has its shape already; a mesh may divide the rows.
+    inner = shape[1:] if number_of_devices(xs[0]) == 1 else shape
+    flat = [_reshaped(x, (math.prod(x.shape[: x.ndim - len(inner)]), *inner)) for x in xs]
+    return _reshaped(jax.lax.concatenate(flat, 0), (sum(map(math.prod, batches)), *shape))
 
 
-def _separate(y: Array, batches: Sequence[tuple[int, ...]], is_flat: bool) -> Sequence[Array]:
-    """The entries of a batch for each array of matrices, with these batch axes."""
+def separate(y: Array, batches: Sequence[tuple[int, ...]], is_flat: bool = False) -> Sequence[Array]:
+    """Return the entries of a batch for each of several arrays, with these batch axes, or with one."""
     # Not by rows: a TPU would store the parts of rows, and not of a batch.
-    parts = jax.lax.split(y, [math.prod(batch) for batch in batches])
-    if is_flat:
-        return parts
-    return [jax.lax.reshape(part, (*batch, *y.shape[1:])) for part, batch in zip(parts, batches, strict=True)]
+    parts = jax.lax.split(y, list(map(math.prod, batches)))
+    return parts if is_flat else [_reshaped(part, (*b, *y.shape[1:])) for part, b in zip(parts, batches, strict=True)]
+
+
+def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
+    # By `lax`: hundreds of calls of `jnp` take longer to trace than what is computed.
+    return x if x.shape == shape else jax.lax.reshape(x, shape)
 
 
 def computed_after(before: Sequence[Array], x: Array) -> Array:

@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 from .._support.placement import cuts_tiles, even_axis, shard_like
 from ..linalg._parts import Parts
 from ..tree._leafmap import traced_by_kind
-from .batches import computed_after
+from .batches import computed_after, joined, separate
 from .matrices import Matrix
 from .spread import divided_along, map_matrices, number_of_devices, over_devices, some_at_a_time
 from .stages import Stage, Staged, stages_of
@@ -147,13 +147,15 @@ def map_blocks(
     """
     every = [_Leaf.of(i, *pair, is_local, is_rare) for i, pair in enumerate(zip(layouts, rows, strict=True))]
     is_apart = [not (is_joined or leaf.devices > 1 or leaf.is_alone) for leaf in every]
-    alone, joined = (list(itertools.compress(every, where)) for where in (is_apart, [not x for x in is_apart]))
+    alone, together = (list(itertools.compress(every, where)) for where in (is_apart, [not x for x in is_apart]))
     call = functools.partial(_alone, first, function, shared)
     runs = traced_by_kind(call, [leaf.layout for leaf in alone], [leaf.row for leaf in alone])
     out = {leaf.place: run() for leaf, run in zip(alone, runs, strict=True)}
-    starts = traced_by_kind(lambda _, arrays: first(shared, arrays), [None] * len(joined), [x.row[:1] for x in joined])
+    starts = traced_by_kind(
+        lambda _, arrays: first(shared, arrays), [None] * len(together), [x.row[:1] for x in together]
+    )
     kinds: dict[Hashable, list[_Leaf]] = collections.defaultdict(list)
-    for leaf, start in zip(joined, starts, strict=True):
+    for leaf, start in zip(together, starts, strict=True):
         kept, arrays = start()
         whole = _first(leaf.row).shape if leaf.layout.is_array else None
         given = leaf._replace(row=(arrays, leaf.row[1]), kept=kept)
@@ -283,7 +285,7 @@ def _in_a_batch(
     layouts, rows = [leaf.layout for leaf in leaves], [leaf.row for leaf in leaves]
     trees = [(jtu.tree_map(layout.of, arrays), others) for layout, (arrays, others) in zip(layouts, rows, strict=True)]
     batches = [layout.batch for layout in layouts]
-    first, *others = (_joined_leaves(ys, batches) for ys in zip(*map(jtu.tree_leaves, trees), strict=True))
+    first, *others = (joined(ys, batches) for ys in zip(*map(jtu.tree_leaves, trees), strict=True))
     given = jtu.tree_structure(trees[0]).unflatten([computed_after(after, first), *others])
     call = functools.partial(function, shared)
     arrays, treedef = jtu.tree_flatten(given)
@@ -295,26 +297,9 @@ def _in_a_batch(
         return ys
 
     results = computed(*arrays) if most is None else some_at_a_time(computed, most, *arrays)
-    parts = [jax.lax.split(y, list(map(math.prod, batches))) for y in results]
-    out = []
-    for k, (layout, batch) in enumerate(zip(layouts, batches, strict=True)):
-        arrays, own = structure.unflatten([_reshaped(ys[k], (*batch, *ys[k].shape[1:])) for ys in parts])
-        out.append((jtu.tree_map(layout.back, arrays), own))
-    return out
-
-
-def _joined_leaves(ys: Sequence[Array], batches: Sequence[tuple[int, ...]]) -> Array:
-    """What belongs to the blocks of several leaves, in one batch."""
-    # By rows, where what belongs to a single block has its shape already.
-    shape = ys[0].shape[len(batches[0]) :]
-    rows, inner = shape[:1], shape[1:]
-    flat = [_reshaped(y, (math.prod((*batch, *rows)), *inner)) for y, batch in zip(ys, batches, strict=True)]
-    return _reshaped(jax.lax.concatenate(flat, 0), (sum(map(math.prod, batches)), *shape))
-
-
-def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
-    # By `lax`: hundreds of calls of `jnp` take longer to trace than what is computed.
-    return x if x.shape == shape else jax.lax.reshape(x, shape)
+    parts = [separate(y, batches) for y in results]
+    found = [structure.unflatten([ys[k] for ys in parts]) for k in range(len(rows))]
+    return [(jtu.tree_map(layout.back, ys), own) for layout, (ys, own) in zip(layouts, found, strict=True)]
 
 
 def _first(tree: PyTree) -> Array:

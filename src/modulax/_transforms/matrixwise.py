@@ -21,7 +21,7 @@ from ..linalg._parts import Parts
 from .blocks import Layout
 from .matrices import Matrix, matrices_of, specified_matrices
 from .matrix_step import Factors, MatrixStep, fields_of_entries
-from .spread import tree_on_auto_axes
+from .spread import on_auto_axes
 
 
 class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
@@ -289,7 +289,8 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
 
         On explicit axes of a mesh, the results have the types of the arguments.
         """
-        return tree_on_auto_axes(_step, self, (updates, state, beside))
+        trees = (updates, state, beside)
+        return on_auto_axes(_step, trees)(self, trees)
 
     def _layouts(self, tree: PyTree) -> dict[int, Layout]:
         """Return how leaves are matrices, by their places, without those that pass."""

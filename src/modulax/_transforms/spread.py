@@ -32,6 +32,7 @@ from .._support.placement import even_axis, shard_like
 from ..linalg._parts import Parts
 
 T = TypeVar("T")
+Tree = TypeVar("Tree")
 Function = Callable[[Array, Parts], Array]  # of a batch of matrices, and of the part of them that a device has
 
 _BATCHES = 16  # of all matrices: each batch takes time to compile, and the memory of a few copies of itself
@@ -435,35 +436,19 @@ def _oriented(x: Array, shape: tuple[int, ...]) -> Array:
     return x if x.shape[-2:] == shape else jnp.swapaxes(x, -1, -2)
 
 
-def on_auto_axes(function: Callable[[T, list[Array]], list[Array]], owner: T, xs: list[Array]) -> list[Array]:
-    """Call a function whose results are like the arrays, with the explicit axes of a mesh turned into `Auto` ones.
+def on_auto_axes(function: Callable[[T, Tree], Tree], tree: Tree) -> Callable[[T, Tree], Tree]:
+    """Return a function of an owner and a tree, called with the explicit axes of a mesh turned into `Auto` ones.
 
     JAX infers no sharding for the product of a matrix and its transpose. The results have the types of the arguments.
 
     Args:
-        function: of the owner and the arrays. It reads no other values: those of schedules are on the mesh, too.
-        owner: the transform.
-        xs: the arrays.
+        function: of the owner and the tree, whose result is like the tree. It reads no other values: those of schedules
+            are on the mesh, too.
+        tree: the tree.
     """
-    mesh = _explicit_mesh(xs)
-    if mesh is None:
-        return function(owner, xs)
-    types = [jax.typeof(x).sharding for x in xs]
+    types = jtu.tree_map(lambda x: jax.typeof(x).sharding, tree)
+    meshes = (t.mesh for t in jtu.tree_leaves(types) if AxisType.Explicit in t.mesh.axis_types)
+    if (mesh := next(meshes, None)) is None:
+        return function
     whole = NamedSharding(mesh, PartitionSpec())  # of a step count that was made without a mesh
-    called: Any = jax.sharding.auto_axes(function, out_sharding=[whole if t.mesh.empty else t for t in types])
-    return called(owner, xs)
-
-
-def tree_on_auto_axes(function: Callable[[T, Any], Any], owner: T, tree: Any) -> Any:
-    """Call `on_auto_axes` with a function of the owner and a tree, whose result is a tree like it."""
-    leaves, treedef = jtu.tree_flatten(tree)
-    if _explicit_mesh(leaves) is None:
-        return function(owner, tree)
-    found = on_auto_axes(lambda now, xs: jtu.tree_leaves(function(now, treedef.unflatten(xs))), owner, leaves)
-    return treedef.unflatten(found)
-
-
-def _explicit_mesh(xs: Sequence[Array]) -> AbstractMesh | None:
-    """The mesh on which some arrays are, if it has explicit axes."""
-    meshes = (jax.typeof(x).sharding.mesh for x in xs)
-    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
+    return jax.sharding.auto_axes(function, out_sharding=jtu.tree_map(lambda t: whole if t.mesh.empty else t, types))

@@ -7,6 +7,8 @@ products read and return. Stages on entries and on whole matrices alternate. Wha
 again wherever it is needed, and does not travel.
 """
 
+import collections
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -61,22 +63,52 @@ class Stage(NamedTuple):
         return jax.vmap(of_one)(*values)
 
 
-class Staged(NamedTuple):
+class Staged:
     """A function of one matrix in stages, of which every second one is computed on whole matrices.
 
+    The stage of an equation that needs whole matrices is that of the last such equation before it, if it needs nothing
+    else that has to travel, and else the next one. Stages on whole matrices are counted from one; zero is the start.
+
     Args:
+        closed: the program of the function.
+        shared: the values of its first arguments, which are the same for all matrices.
+        shapes: its other arguments, which differ among matrices, as a tuple of trees.
+        result: its result, as a tuple of trees.
+
+    Attributes:
         stages: on entries, on whole matrices, on entries, and so on.
+        arguments: the variables of the arguments that differ.
         constants: the values that are the same for all matrices.
-        arguments: the variables of the arrays in the arguments.
         kinds: of which argument a variable is like, or of which result: 0 for the first one.
         structure: the structure of the result, whose arrays are what the last stage finds.
+        maker: the equation of each variable.
+        roots: the arguments and results of whole matrices from which a variable is computed on entries; none if it is
+            the same for all matrices.
+        stage: that of each root.
+        brought: what each stage on whole matrices gets.
+        returned: what each of them returns.
     """
 
-    stages: list[Stage]
-    constants: dict[Any, Any]
-    arguments: list[Any]
-    kinds: dict[Any, int]
-    structure: Any
+    def __init__(self, closed: Any, shared: Sequence[Array], shapes: PyTree, result: PyTree):
+        self.program, count = closed.jaxpr, len(shared)
+        self.arguments, self.structure = self.program.invars[count:], jtu.tree_structure(result)
+        constants = [*self.program.constvars, *self.program.invars[:count]]
+        self.constants = dict(zip(constants, [*closed.consts, *shared], strict=True))
+        self.maker = {v: equation for equation in self.program.eqns for v in equation.outvars}
+        self.roots = {v: frozenset([v]) for v in self.arguments}
+        self.stage = dict.fromkeys(self.arguments, 0)
+        self.brought: dict[int, dict[Any, None]] = collections.defaultdict(dict)
+        self.returned: dict[int, dict[Any, None]] = collections.defaultdict(dict)
+        for equation in self.program.eqns:
+            roots = frozenset().union(*map(self._roots, _variables(equation)))
+            if roots and not _is_on_entries(equation):
+                self._place(equation)
+            else:
+                self.roots.update(dict.fromkeys(equation.outvars, roots))
+        self.stages = self._stages()
+        kinds = dict(zip(self.arguments, _places(shapes), strict=True))
+        found = zip(self.program.outvars, _places(result), strict=True)
+        self.kinds = self._spread(kinds | {v: i for v, i in found if v in self.maker})
 
     @property
     def read(self) -> set[Any]:
@@ -91,100 +123,39 @@ class Staged(NamedTuple):
             together: computes a stage on whole matrices for all leaves. Its arguments are the stage, the values that
                 all matrices share, the forms of what it gets and returns, and the arrays of each leaf.
         """
-        *stages, last = self.stages
-        known = [dict(values) for values in leaves]
-        for n, stage in enumerate(stages):
+        known, found = [dict(values) for values in leaves], []
+        for n, stage in enumerate(self.stages):
+            shared = [self.constants[v] for v in stage.shared]
             given = [[values[v] for v in stage.given] for values in known]
             if n % 2:
                 needed, returned = ([self.form(v) for v in vs] for vs in (stage.given, stage.found))
-                found = together(stage, [self.constants[v] for v in stage.shared], needed, returned, given)
+                found = together(stage, shared, needed, returned, given)
             else:
-                found = self._each(stage, given)
+                function = jax.jit(stage.__call__)  # traced once for each shape
+                found = [function(shared, *values) for values in given]
             for values, new in zip(known, found, strict=True):
-                values.update(zip(stage.found, new, strict=True))
-        found = self._each(last, [[values[v] for v in last.given] for values in known])
+                values.update((v, x) for v, x in zip(stage.found, new, strict=True) if not _is_literal(v))
         return [self.structure.unflatten(values) for values in found]
 
     def form(self, v: Any) -> tuple[tuple[int, ...], bool]:
         """The shape of a value for one matrix, and whether it holds entries of it: a factor of a square one may not."""
         return v.aval.shape, self.kinds.get(v) != 1
 
-    def _each(self, stage: Stage, rows: Sequence[Sequence[Array]]) -> list[list[Array]]:
-        """The results of a stage on entries for each leaf, traced once for each shape."""
-        function, shared = jax.jit(stage.__call__), [self.constants[v] for v in stage.shared]
-        return [function(shared, *values) for values in rows]
-
-
-def stages_of(function: Callable[..., PyTree], shared: PyTree, *shapes: PyTree) -> Staged:
-    """Divide a function of one matrix, and of what belongs to it, into stages.
-
-    Args:
-        function: of values that all matrices share, trees of matrices, and trees of what belongs to them. It returns
-            two such trees.
-        shared: the values that all matrices share.
-        shapes: the shapes and dtypes of its other arguments.
-    """
-    values = jtu.tree_leaves(shared)
-    # Without the mesh in use: equations keep it, and a device of it computes them on arrays of its own.
-    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        plain = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shared)  # of no mesh
-        closed, result = jax.make_jaxpr(function, return_shape=True)(plain, *shapes)
-    program, count = closed.jaxpr, len(values)
-    constants = dict(zip([*program.constvars, *program.invars[:count]], [*closed.consts, *values], strict=True))
-    arguments = program.invars[count:]
-    plan = _Plan(program, arguments)
-    kinds = dict(zip(arguments, _places(shapes), strict=True))
-    kinds |= {v: i for v, i in zip(program.outvars, _places(result), strict=True) if v in plan.maker}
-    return Staged(plan.stages(), constants, arguments, plan.spread(kinds), jtu.tree_structure(result))
-
-
-def _places(trees: PyTree) -> list[int]:
-    """For each array in a tuple of trees, the place of its tree."""
-    return [i for i, tree in enumerate(trees) for _ in jtu.tree_leaves(tree)]
-
-
-class _Plan:
-    """In which stage each equation of a program is computed, and what has to be known there.
-
-    The stage of an equation that needs whole matrices is that of the last such equation before it, if it needs nothing
-    else that has to travel, and else the next one. Stages on whole matrices are counted from one; zero is the start.
-
-    Attributes:
-        maker: the equation of each variable.
-        roots: the arguments and results of whole matrices from which a variable is computed on entries; none if it is
-            the same for all matrices.
-        stage: that of each root.
-        brought: what each stage gets.
-        returned: what each stage returns.
-    """
-
-    def __init__(self, program: Any, arguments: list[Any]):
-        self.program, self.arguments = program, arguments
-        self.maker = {v: equation for equation in program.eqns for v in equation.outvars}
-        self.roots = {v: frozenset([v]) for v in arguments}
-        self.stage = dict.fromkeys(arguments, 0)
-        self.brought: list[dict[Any, None]] = [{}]
-        self.returned: list[dict[Any, None]] = [{}]
-        for equation in program.eqns:
-            roots = frozenset().union(*map(self._roots, _variables(equation)))
-            if roots and not _is_on_entries(equation):
-                self._place(equation)
-            else:
-                self.roots.update(dict.fromkeys(equation.outvars, roots))
-
-    def stages(self) -> list[Stage]:
-        """Return the stages, of which every second one is computed on whole matrices."""
-        self._return([v for vs in (self.program.outvars, *self.brought) for v in vs if not _is_literal(v)])
-        found: list[Stage] = []
-        for k, (brought, returned) in enumerate(zip(self.brought, self.returned, strict=True)):
-            if k:
-                known = {v for stage in self.returned[:k] for v in stage} | set(self.arguments)
-                found += [self._between(known, list(brought)), self._between(set(brought), list(returned))]
-        known = {v for stage in self.returned for v in stage} | set(self.arguments)
+    def _stages(self) -> list[Stage]:
+        """The stages, of which every second one is computed on whole matrices."""
+        wanted = [v for vs in (self.program.outvars, *self.brought.values()) for v in vs if not _is_literal(v)]
+        # What they are computed from on entries, and one value in place of several where a stage has it.
+        for u in itertools.chain(*(self._sources(v, self._is_result) for v in reversed(wanted))):
+            if last := max(self.stage[root] for root in self.roots[u]):
+                self.returned[last][u] = None
+        found, known = [], set(self.arguments)
+        for k, brought in self.brought.items():
+            found += [self._between(known, list(brought)), self._between(set(brought), list(self.returned[k]))]
+            known |= set(self.returned[k])
         return [*found, self._between(known, self.program.outvars)]
 
-    def spread(self, kinds: dict[Any, int]) -> dict[Any, int]:
-        """Return what variables are like: arithmetic is between arrays of one kind."""
+    def _spread(self, kinds: dict[Any, int]) -> dict[Any, int]:
+        """What variables are like: arithmetic is between arrays of one kind."""
         rows = [
             [v for v in (*_variables(each), *each.outvars) if self._roots(v) and v.aval.shape == shape]
             for each in self.program.eqns
@@ -204,9 +175,6 @@ class _Plan:
         last = max(self.stage[root] for v in needed for root in self._roots(v))
         if not last or not all(self._is_there(v, last) or len(self._roots(v)) == 1 for v in needed):
             last += 1
-        if last == len(self.brought):
-            self.brought.append({})
-            self.returned.append({})
         for v in needed:
             if not self._is_there(v, last):
                 roots = self._roots(v)
@@ -214,34 +182,26 @@ class _Plan:
         self.roots |= {v: frozenset([v]) for v in equation.outvars}
         self.stage.update(dict.fromkeys(equation.outvars, last))
 
+    def _sources(self, v: Any, is_known: Callable[[Any], bool]) -> list[Any]:
+        """The roots, and the values before them that are known, from which a value is computed on entries."""
+        found, waiting = dict[Any, bool](), [v]
+        while waiting:
+            v = waiting.pop()
+            if v not in found and self._roots(v):
+                found[v] = v in self.stage or is_known(v)
+                waiting += [] if found[v] else _variables(self.maker[v])
+        return [v for v, is_source in found.items() if is_source]
+
     def _is_there(self, v: Any, stage: int) -> bool:
         """Whether a stage on whole matrices has a value, or can compute it from what it has."""
-        waiting, seen = [v], set()
-        while waiting:
-            v = waiting.pop()
-            if v in seen or not self._roots(v) or v in self.brought[stage]:
-                continue
-            seen.add(v)
-            if v not in self.stage:
-                waiting += _variables(self.maker[v])
-            elif not 0 < self.stage[v] == stage:
-                return False
-        return True
+        brought = self.brought[stage]
+        sources = self._sources(v, brought.__contains__)
+        return all(u in brought or 0 < self.stage[u] == stage for u in sources)
 
-    def _return(self, waiting: list[Any]) -> None:
-        """Return from the stages what values are computed from on entries."""
-        seen = set(self.arguments)
-        while waiting:
-            v = waiting.pop()
-            if v in seen or not (roots := self._roots(v)):
-                continue
-            seen.add(v)
-            last = max(self.stage[root] for root in roots)
-            # One value in place of several.
-            if v in self.stage or (last and len(roots) > 1 and self._is_there(v, last)):
-                self.returned[last][v] = None
-            else:
-                waiting += _variables(self.maker[v])
+    def _is_result(self, v: Any) -> bool:
+        """Whether the stage of the last value from which another one is computed on entries returns the latter."""
+        last = max(self.stage[root] for root in self._roots(v))
+        return last > 0 and len(self._roots(v)) > 1 and self._is_there(v, last)
 
     def _between(self, known: set[Any], found: list[Any]) -> Stage:
         """The stage that computes some values from those that are known."""
@@ -255,6 +215,27 @@ class _Plan:
         shared = [v for v in needed if v not in known and v not in self.maker]
         # A batch of results needs one of arguments.
         return Stage(equations[::-1], shared, given or self.arguments[:1], found)
+
+
+def stages_of(function: Callable[..., PyTree], shared: PyTree, *shapes: PyTree) -> Staged:
+    """Divide a function of one matrix, and of what belongs to it, into stages.
+
+    Args:
+        function: of values that all matrices share, trees of matrices, and trees of what belongs to them. It returns
+            two such trees.
+        shared: the values that all matrices share.
+        shapes: the shapes and dtypes of its other arguments.
+    """
+    # Without the mesh in use: equations keep it, and a device of it computes them on arrays of its own.
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+        plain = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shared)  # of no mesh
+        closed, result = jax.make_jaxpr(function, return_shape=True)(plain, *shapes)
+    return Staged(closed, jtu.tree_leaves(shared), shapes, result)
+
+
+def _places(trees: PyTree) -> list[int]:
+    """For each array in a tuple of trees, the place of its tree."""
+    return [i for i, tree in enumerate(trees) for _ in jtu.tree_leaves(tree)]
 
 
 def _variables(equation: Any) -> list[Any]:
