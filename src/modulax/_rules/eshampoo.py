@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from .. import authoring as ma
 from .._support.arithmetic import is_due, safe_increment
 from .._transforms.matrices import matrices_as
-from .._transforms.outer_products import accumulated, dtype_of_products, outer_products, rotated, rotated_back
+from .._transforms.outer_products import accumulated, outer_products, rotated, rotated_back, zero_products
 from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import identities, largest_entry, qr_iterations, renewed_eigenbasis
 from .muon import MuonDimensionNumbers
@@ -120,8 +120,7 @@ class ScaleByEShampoo(AbstractEShampoo, ma.AbstractMatrixwise[EShampooState]):
     others: ClassVar = "array"
 
     def init_matrix(self, x):
-        dtype = dtype_of_products(x, self.preconditioner_dtype)
-        left, right = (jnp.zeros((*x.shape[:-2], n, n), dtype) for n in x.shape[-2:])
+        left, right = zero_products(x, self.preconditioner_dtype)
         moments = ma.zeros_in(x, ma.at_least_float32(x.dtype)), ma.second_moment_like(x)
         return EShampooState(*moments, left, right, identities(left), identities(right))
 

@@ -14,7 +14,7 @@ from .._protocol.over_steps import largest
 from .._protocol.transform import Effect
 from .._support.arithmetic import is_due, safe_increment
 from .._transforms.matrices import matrices_as
-from .._transforms.outer_products import applied, average, dtype_of_products, outer_products
+from .._transforms.outer_products import applied, average, outer_products, zero_products
 from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import identities
 from ..linalg._inverse_root import inverse_root
@@ -189,8 +189,7 @@ class ScaleByShampoo(
     kl: bool = ma.static(False)
 
     def init_matrix(self, x):
-        dtype = dtype_of_products(x, self.preconditioner_dtype)
-        left, right = (jnp.zeros((*x.shape[:-2], n, n), dtype) for n in x.shape[-2:])
+        left, right = zero_products(x, self.preconditioner_dtype)
         mu = ma.zeros_in(x, ma.at_least_float32(x.dtype))
         return ShampooState(mu, left, right, identities(left), identities(right), grafting_state=ma.EmptyState())
 

@@ -12,11 +12,11 @@ from .._transforms.decayed_step import DecayedStep
 from .._transforms.matrices import matrices_as
 from .._transforms.outer_products import (
     average,
-    dtype_of_products,
     outer_products,
     root_mean_square,
     rotated,
     rotated_back,
+    zero_products,
 )
 from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import SIDES, next_eigenbasis, permute
@@ -133,11 +133,7 @@ class ScaleBySOAP(AbstractSOAP, ma.AbstractMatrixwise[SOAPState]):
     others: ClassVar = "array"
 
     def init_matrix(self, x):
-        def square(n):
-            return jnp.zeros((*x.shape[:-2], n, n), dtype) if n <= self.max_precond_dim else None
-
-        dtype = dtype_of_products(x, self.preconditioner_dtype)
-        left, right = map(square, x.shape[-2:])
+        left, right = zero_products(x, self.preconditioner_dtype, self.max_precond_dim)
         return SOAPState(ma.zeros_in(x, None), ma.second_moment_like(x), left, right, left, right)
 
     def init_other(self, x):

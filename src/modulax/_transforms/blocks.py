@@ -134,7 +134,8 @@ def map_blocks(
             before those of a block. It returns two such trees.
         shared: the values that all leaves share.
         layouts: how each leaf is blocks.
-        rows: for each leaf, the first tree, of arrays in the shape of the leaf, and the second one.
+        rows: for each leaf, the first tree, of arrays in the shape of the leaf, and the second one. Of several matrices
+            that are joined in one array, each is computed as an array of its own.
         first: what is computed of the shared values and the arrays before these are divided. It returns one more
             result, and arrays.
         is_joined: whether leaves are joined on one device, too: those whose blocks have one shape in one batch. What is
@@ -145,7 +146,9 @@ def map_blocks(
     Returns:
         for each leaf, the first result of `first`, and those of `function`.
     """
-    every = [_Leaf.of(i, *pair, is_local, is_rare) for i, pair in enumerate(zip(layouts, rows, strict=True))]
+    layouts = list(layouts)
+    flat = [part for layout, row in zip(layouts, rows, strict=True) for part in layout.split(row)]
+    every = [_Leaf.of(i, *x, is_local, is_rare) for i, x in enumerate(zip(_parts(layouts), flat, strict=True))]
     is_apart = [not (is_joined or leaf.devices > 1 or leaf.is_alone) for leaf in every]
     alone, together = (list(itertools.compress(every, where)) for where in (is_apart, [not x for x in is_apart]))
     call = functools.partial(_alone, first, function, shared)
@@ -168,7 +171,17 @@ def map_blocks(
         else:
             found = _in_rounds(stages_of(function, shared, *members[0].of_one), members)
         out |= {leaf.place: (leaf.kept, *row) for leaf, row in zip(members, found, strict=True)}
-    return [out[leaf.place] for leaf in every]
+    found = iter([out[leaf.place] for leaf in every])
+    return [_joined_parts(layout, list(itertools.islice(found, len(layout.parts) or 1))) for layout in layouts]
+
+
+def _parts(layouts: Iterable[Layout]) -> list[Layout]:
+    return [part for layout in layouts for part in layout.parts or (layout,)]
+
+
+def _joined_parts(layout: Layout, found: Sequence[tuple[Any, PyTree, PyTree]]) -> tuple[Any, PyTree, PyTree]:
+    """The results for an array, from those for its parts."""
+    return found[0][0], *layout.join([(arrays, others) for _, arrays, others in found])
 
 
 class _Leaf(NamedTuple):
@@ -228,27 +241,6 @@ class _Leaf(NamedTuple):
             return -self.axis
         axis = even_axis(shape, self.devices)
         return min(len(shape), 1) if axis is None else 1 + axis
-
-
-def map_parts(
-    function: Function, shared: PyTree, layouts: Iterable[Layout], rows: Sequence[Row], **options: Any
-) -> list[tuple[Any, PyTree, PyTree]]:
-    """Call `map_blocks`, with each of several matrices that are joined in one array as an array of its own.
-
-    What belongs to the matrices of such an array is a tuple in place of each array.
-    """
-    layouts = list(layouts)
-    flat = [part for layout, row in zip(layouts, rows, strict=True) for part in layout.split(row)]
-    found = iter(map_blocks(function, shared, _parts(layouts), flat, **options))
-    out = []
-    for layout in layouts:
-        kept, *row = zip(*itertools.islice(found, len(_parts([layout]))), strict=True)
-        out.append((kept[0], *layout.join(list(zip(*row, strict=True)))))
-    return out
-
-
-def _parts(layouts: Iterable[Layout]) -> list[Layout]:
-    return [part for layout in layouts for part in layout.parts or (layout,)]
 
 
 def map_whole(

@@ -27,7 +27,7 @@ from ..tree._align import align
 from ..tree._leafmap import cast_all, traced_by_kind
 from ..tree._math import widened
 from .batches import in_batches, in_float32
-from .blocks import Layout, is_large, map_blocks, map_parts, map_whole
+from .blocks import Layout, is_large, map_blocks, map_whole
 from .spread import batched_by_memory, divided_along, number_of_devices
 
 Fields = dict[str, Any]  # of the state of one leaf
@@ -221,8 +221,7 @@ class MatrixStep:
                     raise ValueError(f"An update of shape {shape} became one of shape {u.shape}.")
                 return (u, _changed(s, new, own)), _changed(s, new, factors)
 
-        is_split = any(layout.parts for layout in self.layouts.values())
-        if is_split:
+        if any(layout.parts for layout in self.layouts.values()):
             self.filter()
         rows = [
             ((self.given.get(i, self.updates[i]), self.beside[i], self._of(i, True)), self._of(i, False))
@@ -230,8 +229,7 @@ class MatrixStep:
         ]
         first = {} if self.given else {"first": self._filtered}
         options = {"is_joined": self.rule.is_joined, "is_local": is_local}
-        mapped = map_parts if is_split else map_blocks
-        found = mapped(updated, self.shared, self.layouts.values(), rows, **options, **first)
+        found = map_blocks(updated, self.shared, self.layouts.values(), rows, **options, **first)
         out = list(self.updates)
         for i, (kept, (u, own), factors) in zip(self.layouts, found, strict=True):
             out[i] = in_dtype(u, out[i].dtype)
@@ -276,12 +274,14 @@ class MatrixStep:
                 return _changed(s, rule.carry_matrix(now, s, after, others), own), new
 
         of_factor, carried = self.rule.factors, self.rule.carried
-        lists = [
-            [self.fields[i][name] for i, name in places],
-            [self.fields[i][of_factor[name]] for i, name in places],
-            [self._sides(i, name) for i, name in places],
-            [self._filled(i, name) for i, name in places],
-        ]
+        lists: list[list[Any]] = [[], [], [], []]
+        for i, name in places:
+            x, every = self.fields[i][name], [self.fields[i][each] is not None for each in of_factor]
+            filled = self.layouts[i].filled(SIDES.index(name))[..., None, :]
+            sides = np.full((*x.shape[:-2], 1, 1), sum(every))
+            row = x, self.fields[i][of_factor[name]], sides, np.broadcast_to(filled, (*x.shape[:-2], 1, x.shape[-1]))
+            for column, y in zip(lists, row, strict=True):
+                column.append(y)
         is_filled = any(map(np.any, lists[3]))
         # Reshaped by `carry`, which is traced once for each shape.
         few = not any(is_large(self.fields[i]) for i in leaves)
@@ -299,17 +299,6 @@ class MatrixStep:
         rows = [(self._picked(i, carried), (old[i], new[i], others[i])) for i in leaves]
         found = map_blocks(carry, self.shared, [self.layouts[i] for i in leaves], rows, is_rare=not is_flat)
         return [old[i] | own | factors for i, (_, own, factors) in zip(leaves, found, strict=True)]
-
-    def _sides(self, i: int, name: str) -> np.ndarray:
-        """The number of sides with a factor, for each factor of a leaf."""
-        sides = sum(self.fields[i][each] is not None for each in self.rule.factors)
-        return np.full((*self.fields[i][name].shape[:-2], 1, 1), sides)
-
-    def _filled(self, i: int, name: str) -> np.ndarray:
-        """Which rows fill a block up, for each factor of a leaf."""
-        x = self.fields[i][name]
-        filled = self.layouts[i].filled(SIDES.index(name))
-        return np.broadcast_to(filled[..., None, :], (*x.shape[:-2], 1, x.shape[-1]))
 
     def _of(self, i: int, is_of_entries: bool) -> Fields:
         """The fields of a leaf with values for its entries, or for its matrices."""

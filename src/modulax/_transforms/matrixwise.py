@@ -18,7 +18,7 @@ from .._support.module import with_fields
 from .._support.placement import shard_like, typed_like, undivided
 from .._support.types import Params, Updates
 from ..linalg._parts import Parts
-from .blocks import Layout
+from .blocks import Layout, Row
 from .matrices import Matrix, matrices_of, specified_matrices
 from .matrix_step import Factors, MatrixStep, fields_of_entries
 from .spread import on_auto_axes
@@ -316,40 +316,35 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
 
     def _initial(self, layout: Layout, p: Array) -> StateT:
         """Return the initial state of a leaf, with what there is of entries in the shape of the leaf."""
-        if layout.parts:
-            return self._initial_parts(layout, p)
         # Whole on explicit axes of a mesh, on which it may not be reshaped otherwise.
-        method = "init_matrix" if layout.matrix.columns else "init_other"
-        x = layout.of(undivided(p, range(p.ndim)))
+        xs = [x for x, _ in layout.split((undivided(p, range(p.ndim)), {}))]
+        found = [self._initial_row(part, x) for part, x in zip(layout.parts or (layout,), xs, strict=True)]
+        arrays, others = layout.join([row for _, row in found])
+        return with_fields(found[0][0], **{name: _placed(y, p) for name, y in arrays.items()}, **others)
+
+    def _initial_row(self, layout: Layout, p: Array) -> tuple[StateT, Row]:
+        """Return the initial state of an array of matrices, and its fields: those of entries, in its shape, and others."""
+        method, x = "init_matrix" if layout.matrix.columns else "init_other", layout.of(p)
+        row: Row = ({}, {})
         with located(type(self).__name__, method):
             s = getattr(self, method)(x)
-            fields = {name: y for name in tree_fields(s) if (y := getattr(s, name)) is not None}
             of_entries = fields_of_entries(s)
-            for name, y in fields.items():
+            for name in tree_fields(s):
+                if (y := getattr(s, name)) is None:
+                    continue
                 place = f"`{name}` has shape {y.shape} for matrices of shape {x.shape}."
                 if name not in of_entries and not (layout.is_array and y.shape == x.shape):
                     if y.shape[: len(layout.batch)] != layout.batch:
                         raise ValueError(f"{place} Begin with the axes that count them: `(*x.shape[:-2], ...)`.")
+                    row[1][name] = y
                 elif y.shape in (x.shape, (*x.shape[:-2], 1, *x.shape[-1:])):
-                    fields[name] = _placed(layout.back(y), p)
+                    row[0][name] = layout.back(y)
                 else:
                     raise ValueError(
                         f"{place} If it doesn't hold a value for each entry, declare it with "
                         f"`like_params(per_matrix=True)`."
                     )
-        return with_fields(s, **fields)
-
-    def _initial_parts(self, layout: Layout, p: Array) -> StateT:
-        """Return the initial state of several matrices in one array."""
-        xs = layout.split((undivided(p, range(p.ndim)), {}))
-        states = [self._initial(part, x) for part, (x, _) in zip(layout.parts, xs, strict=True)]
-        names, of_entries = tree_fields(states[0]), fields_of_entries(states[0])
-        rows: list[Any] = [({}, {}) for _ in states]
-        for name in names:
-            for row, s in zip(rows, states, strict=True):
-                row[name not in of_entries][name] = getattr(s, name)
-        arrays, others = layout.join(rows)
-        return with_fields(states[0], **{name: _placed(y, p) for name, y in arrays.items()}, **others)
+        return s, row
 
 
 def _placed(y: Array, p: Array) -> Array:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike
 
@@ -24,14 +25,19 @@ def root_mean_square(x: Array) -> Array:
     return safe_norm(x, 0.0, axis=axes, keepdims=True) / math.sqrt(max(math.prod(x.shape[-2:]), 1))
 
 
-def dtype_of_products(x: Array, dtype: DTypeLike | None) -> DTypeLike:
-    """Return the dtype of the outer products of an array and of what is computed from them.
+def zero_products(x: Array, dtype: DTypeLike | None, longest: int | None = None) -> tuple[Array | None, Array | None]:
+    """Return zeros in the shapes of the outer products of an array, for the left side and the right one.
 
     Args:
         x: the array.
-        dtype: the one that is asked for; None for at least float32.
+        dtype: their dtype; None for at least float32.
+        longest: the longest side that has them; any if None.
     """
-    return at_least_float32(x.dtype) if dtype is None else dtype_for(x, dtype) or x.dtype
+    kept = at_least_float32(x.dtype) if dtype is None else dtype_for(x, dtype) or x.dtype
+    left, right = (
+        jnp.zeros((*x.shape[:-2], n, n), kept) if longest is None or n <= longest else None for n in x.shape[-2:]
+    )
+    return left, right
 
 
 def average(decay: Array, total: Array, x: Array) -> Array:
