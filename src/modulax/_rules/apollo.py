@@ -14,6 +14,7 @@ from .._support.keys import key, next_keys
 from .._transforms.decayed_step import DecayedStep
 from .._transforms.low_rank import AbstractLowRank
 from .._transforms.matrices import matrices_as
+from .._transforms.outer_products import norm
 from .galore import GaLoreDimensionNumbers
 
 METHODS = ("random", "svd", "range")
@@ -158,24 +159,24 @@ class ScaleByApollo(AbstractApollo, AbstractApolloRank, AbstractLowRank[ApolloSt
         del p
         low = g if s.projector is None else self.down(g, s.projector)
         mu, nu = ma.moment(self.b1, s.mu, low), ma.moment(self.b2, s.nu, ma.abs_sq(low))
-        u, norm = mu / (self.eps + ma.safe_sqrt(nu)), s.norm
-        if norm is not None:
-            u, norm = self._scaled(g, low, u, norm)
-        return now.scale * u, dataclasses.replace(s, mu=mu, nu=nu, norm=norm)
+        u, size = mu / (self.eps + ma.safe_sqrt(nu)), s.norm
+        if size is not None:
+            u, size = self._scaled(g, low, u, size)
+        return now.scale * u, dataclasses.replace(s, mu=mu, nu=nu, norm=size)
 
     def _scaled(self, g: ma.Array, low: ma.Array, d: ma.Array, last: ma.Array) -> tuple[ma.Array, ma.Array]:
         """Scaled gradients, and their norms before the last factor, given what Adam does in the projection."""
         axes: Any = (-2, -1) if self.scale_type == "tensor" else -2 if self.projects_rows(g.shape) else -1
         root = ma.safe_sqrt(self.scale)
-        u = _norm(d, axes) / (_LEAST + _norm(low, axes)) * g
+        u = norm(d, axes) / (_LEAST + norm(low, axes)) * g
         u = root * u if self.scale_front else u
-        norm = _norm(u, (-2, -1))
+        size = norm(u)
         if self.max_growth is not None:
             last = last[..., None, None]
-            most = jnp.where(last > 0, self.max_growth * (_LEAST + last), norm)
-            shrinkage = jnp.minimum(1, most / jnp.where(norm > 0, norm, 1))
-            u, norm = shrinkage * u, shrinkage * norm
-        return u if self.scale_front else root * u, norm[..., 0, 0]
+            most = jnp.where(last > 0, self.max_growth * (_LEAST + last), size)
+            shrinkage = jnp.minimum(1, most / jnp.where(size > 0, size, 1))
+            u, size = shrinkage * u, shrinkage * size
+        return u if self.scale_front else root * u, size[..., 0, 0]
 
     def _draw(self, now, state, gs, states):
         if self.method != "random":
@@ -191,10 +192,6 @@ def standard_normal(raw: ma.Array, like: Sequence[ma.Array]) -> tuple[ma.Array, 
     kept, keys = next_keys(raw, len(like))
     dtypes = [ma.at_least_float32(real_dtype(x.dtype)) for x in like]
     return kept, [jax.random.normal(k, x.shape, d) for k, x, d in zip(keys, like, dtypes, strict=True)]
-
-
-def _norm(x: ma.Array, axes: Any) -> ma.Array:
-    return ma.safe_sqrt(jnp.sum(ma.abs_sq(x), axis=axes, keepdims=True))
 
 
 class Apollo(ma.AbstractDecayed, AbstractApollo, AbstractApolloRank, ma.AbstractRated):

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 from .. import authoring as ma
 from .._support.arithmetic import in_dtype
 from .._support.keys import key, next_keys
+from .._transforms.outer_products import norm
 from ..linalg._eigenbasis import largest_entry, orthonormalized
 from ..linalg._products import adjoint, product
 from .beside_adamw import AbstractBesideOwnAdamW
@@ -144,7 +145,7 @@ class ScaleByDion(AbstractOfMatrices, AbstractDion, ma.AbstractMatrixwise[DionSt
             y = product(b, r)
             p = orthonormalized(y / largest_entry(y))
             r = product(adjoint(b), p)
-        norms = ma.safe_sqrt(jnp.sum(ma.abs_sq(r), axis=-2, keepdims=True))
+        norms = norm(r, -2)
         q = r * ma.ratio(jnp.ones_like(norms), norms + self.eps / largest)
         is_zero = jnp.all(x == 0, axis=(-2, -1), keepdims=True)
         u = jnp.where(is_zero, 0, product(p, adjoint(q)))

@@ -21,7 +21,7 @@ from .. import authoring as ma
 from .._support.arithmetic import real_dtype, safe_increment, scalar_like
 from .._support.keys import key, next_keys
 from .._transforms.matrices import matrices_as
-from .._transforms.outer_products import Product, applied
+from .._transforms.outer_products import Product, applied, norm
 from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import SIDES, Side, largest_entry
 from ..linalg._products import adjoint, product, rare_product
@@ -379,11 +379,7 @@ def _norm_bound(x: ma.Array) -> ma.Array:
     x = x / largest
     longest = jnp.argmax(jnp.sum(ma.abs_sq(x), axis=-2), axis=-1)
     y = product(x, jnp.take_along_axis(x, longest[..., None, None], axis=-1))
-    return _length(product(x, y / _or_one(_length(y)))) * largest
-
-
-def _length(x: ma.Array) -> ma.Array:
-    return ma.safe_sqrt(jnp.sum(ma.abs_sq(x), axis=-2, keepdims=True))
+    return norm(product(x, y / _or_one(norm(y, -2))), -2) * largest
 
 
 def _or_one(x: ma.Array) -> ma.Array:

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from .. import authoring as ma
+from .._transforms.outer_products import norm
 from .beside_adamw import AbstractBesideOwnAdamW
 from .muon import AbstractMuonMomentum, AbstractOfMatrices, AbstractScaleByMuon, AbstractShaped, ScaleByShape
 
@@ -16,11 +17,6 @@ class NormalizedMuonState(ma.AbstractState):
     mu: ma.PyTree = ma.like_params(moment=1.0)
     nu: ma.PyTree = ma.like_params(nonnegative=True)
     count: ma.Shared[ma.Count] = ma.shared(None)
-
-
-def _norm(x: ma.Array) -> ma.Array:
-    """The Frobenius norm of each matrix."""
-    return ma.safe_sqrt(jnp.sum(ma.abs_sq(x), axis=(-2, -1), keepdims=True))
 
 
 class AbstractNorMuon(AbstractMuonMomentum):
@@ -93,7 +89,7 @@ class ScaleByNorMuon(AbstractOfMatrices, AbstractNorMuon, AbstractScaleByMuon[No
         (o,) = g
         nu = ma.moment(self.b2, s.nu, jnp.mean(ma.abs_sq(o), axis=-2, keepdims=True))
         x = o / (ma.safe_sqrt(nu) + self.moment_eps)
-        return ma.ratio(_norm(o), _norm(x)) * x, NormalizedMuonState(s.mu, nu)
+        return ma.ratio(norm(o), norm(x)) * x, NormalizedMuonState(s.mu, nu)
 
 
 class AbstractAdaMuon(AbstractMuonMomentum):
@@ -176,8 +172,8 @@ class ScaleByAdaMuon(AbstractOfMatrices, AbstractAdaMuon, AbstractScaleByMuon[No
         (o,) = g
         nu = ma.moment(self.beta if self.b2 is None else self.b2, s.nu, ma.abs_sq(o))
         x = o / (ma.safe_sqrt(nu) + self.moment_eps)
-        norm = self.consistent_rms * (o.shape[-2] * o.shape[-1]) ** 0.5
-        return ma.ratio(norm, _norm(x) + self.moment_eps) * x, NormalizedMuonState(s.mu, nu)
+        wanted = self.consistent_rms * (o.shape[-2] * o.shape[-1]) ** 0.5
+        return ma.ratio(wanted, norm(x) + self.moment_eps) * x, NormalizedMuonState(s.mu, nu)
 
 
 class NorMuon(AbstractShaped, AbstractBesideOwnAdamW, AbstractNorMuon, ma.AbstractRated):

@@ -20,11 +20,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._support.placement import cuts_tiles, even_axis, shard_like
-from ..linalg._parts import Parts
 from ..tree._leafmap import traced_by_kind
 from .batches import computed_after, joined, separate
 from .matrices import Matrix
-from .spread import divided_along, map_matrices, number_of_devices, over_devices, some_at_a_time
+from .spread import divided_along, number_of_devices, over_devices, some_at_a_time
 from .stages import Stage, Staged, stages_of
 
 Row = tuple[PyTree, PyTree]  # of arrays in the shape of a leaf, or its blocks, and of arrays that belong to the blocks
@@ -147,8 +146,8 @@ def map_blocks(
         for each leaf, the first result of `first`, and those of `function`.
     """
     layouts = list(layouts)
-    flat = [part for layout, row in zip(layouts, rows, strict=True) for part in layout.split(row)]
-    every = [_Leaf.of(i, *x, is_local, is_rare) for i, x in enumerate(zip(_parts(layouts), flat, strict=True))]
+    parts = split_parts(layouts, rows)
+    every = [_Leaf.of(i, layout, row, is_local, is_rare) for i, (layout, row) in enumerate(parts)]
     is_apart = [not (is_joined or leaf.devices > 1 or leaf.is_alone) for leaf in every]
     alone, together = (list(itertools.compress(every, where)) for where in (is_apart, [not x for x in is_apart]))
     call = functools.partial(_alone, first, function, shared)
@@ -171,17 +170,22 @@ def map_blocks(
         else:
             found = _in_rounds(stages_of(function, shared, *members[0].of_one), members)
         out |= {leaf.place: (leaf.kept, *row) for leaf, row in zip(members, found, strict=True)}
-    found = iter([out[leaf.place] for leaf in every])
-    return [_joined_parts(layout, list(itertools.islice(found, len(layout.parts) or 1))) for layout in layouts]
+    results = [out[leaf.place] for leaf in every]
+    joined_rows = join_parts(layouts, [(arrays, others) for _, arrays, others in results])
+    ends = itertools.accumulate(len(layout.parts) or 1 for layout in layouts)
+    return [(results[end - 1][0], *row) for end, row in zip(ends, joined_rows, strict=True)]
 
 
-def _parts(layouts: Iterable[Layout]) -> list[Layout]:
-    return [part for layout in layouts for part in layout.parts or (layout,)]
+def split_parts(layouts: Iterable[Layout], rows: Iterable[Row]) -> list[tuple[Layout, Row]]:
+    """Return the layouts and rows of leaves, with each of several matrices that are joined in one array on its own."""
+    pairs = zip(layouts, rows, strict=True)
+    return [part for a, row in pairs for part in zip(a.parts or (a,), a.split(row), strict=True)]
 
 
-def _joined_parts(layout: Layout, found: Sequence[tuple[Any, PyTree, PyTree]]) -> tuple[Any, PyTree, PyTree]:
-    """The results for an array, from those for its parts."""
-    return found[0][0], *layout.join([(arrays, others) for _, arrays, others in found])
+def join_parts(layouts: Iterable[Layout], rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of leaves with such rows."""
+    found = iter(rows)
+    return [layout.join(list(itertools.islice(found, len(layout.parts) or 1))) for layout in layouts]
 
 
 class _Leaf(NamedTuple):
@@ -241,33 +245,6 @@ class _Leaf(NamedTuple):
             return -self.axis
         axis = even_axis(shape, self.devices)
         return min(len(shape), 1) if axis is None else 1 + axis
-
-
-def map_whole(
-    function: Callable[[Array, Parts], Array],
-    layouts: Sequence[Layout],
-    arrays: Sequence[Array],
-    over: tuple[str, ...] | None,
-    call: str,
-    *,
-    are_shared: bool = True,
-) -> list[Array]:
-    """Apply a function of whole matrices to all leaves, with `map_matrices`.
-
-    Args:
-        function: as in `map_matrices`.
-        layouts: how each leaf is matrices.
-        arrays: the leaves.
-        over: the axes of the mesh to divide the work over; all if None.
-        call: the argument to name in an error message about them.
-        are_shared: whether several devices may share a matrix.
-    """
-    rows = [layout.split((x, {})) for layout, x in zip(layouts, arrays, strict=True)]
-    parts = _parts(layouts)
-    matrices = [part.of(x) for part, (x, _) in zip(parts, itertools.chain(*rows), strict=True)]
-    found = map_matrices(function, matrices, over, call, are_shared=are_shared)
-    ys = iter([(part.back(y), {}) for part, y in zip(parts, found, strict=True)])
-    return [layout.join(list(itertools.islice(ys, len(row))))[0] for layout, row in zip(layouts, rows, strict=True)]
 
 
 def _in_a_batch(

@@ -7,7 +7,7 @@ divides them over the devices of a mesh). What changes every few steps is comput
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -27,8 +27,8 @@ from ..tree._align import align
 from ..tree._leafmap import cast_all, traced_by_kind
 from ..tree._math import widened
 from .batches import in_batches, in_float32
-from .blocks import Layout, is_large, map_blocks, map_whole
-from .spread import batched_by_memory, divided_along, number_of_devices
+from .blocks import Layout, is_large, join_parts, map_blocks, split_parts
+from .spread import batched_by_memory, divided_along, map_matrices, number_of_devices
 
 Fields = dict[str, Any]  # of the state of one leaf
 Shared = tuple[Any, Any]  # the rule and `now`
@@ -53,52 +53,42 @@ def fields_of_entries(state: Any) -> set[str]:
     return {f.name for f in fields if kind_of(f) == "params" and not f.metadata.get("per_matrix")}
 
 
-@dataclasses.dataclass
 class MatrixStep:
     """One step of a rule: what there is of each leaf.
 
     Args:
         rule: the rule, with numbers in the place of schedules.
         now: what `prepare` returned.
+        updates: the updates.
         state: the state of the tree before the step.
+        beside: the parameters, or what `update_matrix` gets in their place; or None.
+        is_filtered: whether the rule has a `filter_leaf`.
+
+    Attributes:
         layouts: how leaves are matrices, by their places, without those that pass.
         updates: the update of each leaf.
-        beside: the parameter of each leaf, or what is given in its place.
+        beside: what is given beside the update of each leaf.
         fields: the fields of the state of each leaf, which change during the step.
         of_entries: the names of those fields that have a value for each entry.
         rebuild: for each field, the function that makes a tree of the values of all leaves.
-        is_filtered: whether the rule has a `filter_leaf`.
         given: what `update_matrix` gets in place of the update of each leaf, by its place, if it is known before.
         of_all: the shared fields that are improved.
     """
 
-    rule: Any
-    now: Any
-    state: Any
-    layouts: dict[int, Layout]
-    updates: list[Array]
-    beside: list[Any]
-    fields: list[Fields]
-    of_entries: set[str]
-    rebuild: dict[str, Callable[[list[Any]], PyTree]]
-    is_filtered: bool
-    given: dict[int, Any] = dataclasses.field(default_factory=dict)
-    of_all: Fields = dataclasses.field(default_factory=dict)
-
-    @property
-    def shared(self) -> Shared:
-        return self.rule, self.now
-
-    @classmethod
-    def of(cls, rule: Any, now: Any, updates: Updates, state: Any, beside: Any, is_filtered: bool) -> "MatrixStep":
-        """Pair the trees by the paths of their leaves."""
-        (gs, treedef), call = jtu.tree_flatten(updates), f"{type(rule).__name__}.update"
-        ps = [None] * len(gs) if beside is None else treedef.flatten_up_to(beside)
+    def __init__(self, rule: Any, now: Any, updates: Updates, state: Any, beside: Any, is_filtered: bool):
+        self.rule, self.now, self.state, self.is_filtered = rule, now, state, is_filtered
+        self.shared: Shared = rule, now
+        self.layouts: dict[int, Layout] = rule._layouts(updates)
+        self.updates, treedef = jtu.tree_flatten(updates)
+        self.beside = [None] * len(self.updates) if beside is None else treedef.flatten_up_to(beside)
+        call = f"{type(rule).__name__}.update"
         columns = {name: align(getattr(state, name), updates, call) for name in tree_fields(state)}
-        fields = [{name: values[i] for name, (values, _) in columns.items()} for i in range(len(gs))]
-        rebuild = {name: put for name, (_, put) in columns.items()}
-        layouts, of_entries = rule._layouts(updates), fields_of_entries(state)
-        return cls(rule, now, state, layouts, gs, ps, fields, of_entries, rebuild, is_filtered)
+        values = {name: column for name, (column, _) in columns.items()}
+        self.fields: list[Fields] = [{name: values[name][i] for name in values} for i in range(len(self.updates))]
+        self.of_entries = fields_of_entries(state)
+        self.rebuild = {name: put for name, (_, put) in columns.items()}
+        self.given: dict[int, Any] = {}
+        self.of_all: Fields = {}
 
     def trees(self) -> dict[str, PyTree]:
         """Return the tree of each field."""
@@ -197,10 +187,11 @@ class MatrixStep:
         layouts = {i: layout for i, layout in self.layouts.items() if layout.is_whole}
         rows = [jtu.tree_flatten(self.given[i]) for i in layouts]
         with jax.named_scope(name), located(name, "map_whole"):
-            options: dict[str, Any] = {"over": over, "call": f"{name}(over=...)", "are_shared": are_shared}
-            xs = [self.rule._sent(x) for (x, *_), _ in rows]
-            found = map_whole(self.rule._map_parts, list(layouts.values()), xs, **options)
-        for i, y, ((_, *others), structure) in zip(layouts, found, rows, strict=True):
+            parts = split_parts(layouts.values(), [(self.rule._sent(x), {}) for (x, *_), _ in rows])
+            xs = [part.of(x) for part, (x, _) in parts]
+            ys = map_matrices(self.rule._map_parts, xs, over, f"{name}(over=...)", are_shared=are_shared)
+            found = join_parts(layouts.values(), [(part.back(y), {}) for (part, _), y in zip(parts, ys, strict=True)])
+        for i, (y, _), ((_, *others), structure) in zip(layouts, found, rows, strict=True):
             self.given[i] = structure.unflatten([widened(y), *others])
 
     def update(self, is_local: bool) -> list[Array]:

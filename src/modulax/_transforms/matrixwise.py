@@ -323,7 +323,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         return with_fields(found[0][0], **{name: _placed(y, p) for name, y in arrays.items()}, **others)
 
     def _initial_row(self, layout: Layout, p: Array) -> tuple[StateT, Row]:
-        """Return the initial state of an array of matrices, and its fields: those of entries, in its shape, and others."""
+        """Return the initial state of matrices, its fields of entries in the shape of the array, and the others."""
         method, x = "init_matrix" if layout.matrix.columns else "init_other", layout.of(p)
         row: Row = ({}, {})
         with located(type(self).__name__, method):
@@ -365,7 +365,7 @@ def _step(rule: AbstractMatrixwise, trees: tuple[Updates, Any, Any]) -> tuple[Up
         )
     count, rule = state.count, resolve(rule, state.count)
     now = rule._prepare(count.astype(default_float()), state)
-    step = MatrixStep.of(rule, now, updates, state, beside, has("filter_leaf"))
+    step = MatrixStep(rule, now, updates, state, beside, has("filter_leaf"))
     if has("accumulate_matrix"):
         step.accumulate()
     if rule.improved:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike
 
-from .._support.arithmetic import at_least_float32, common_dtype, dtype_for, in_dtype
+from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, dtype_for, in_dtype, safe_sqrt
 from ..linalg._eigenbasis import Side, outer_product, scale
 from ..linalg._products import adjoint, product
 from ..numerics._norms import safe_norm
@@ -23,6 +23,11 @@ def root_mean_square(x: Array) -> Array:
     """Return that of each matrix, or of a vector."""
     axes = tuple(range(max(x.ndim - 2, 0), x.ndim))
     return safe_norm(x, 0.0, axis=axes, keepdims=True) / math.sqrt(max(math.prod(x.shape[-2:]), 1))
+
+
+def norm(x: Array, axis: int | tuple[int, ...] = (-2, -1)) -> Array:
+    """Return the norm of each matrix, or those of its rows or columns, as an array with the same axes."""
+    return safe_sqrt(jnp.sum(abs_sq(x), axis=axis, keepdims=True))
 
 
 def zero_products(x: Array, dtype: DTypeLike | None, longest: int | None = None) -> tuple[Array | None, Array | None]:

@@ -17,7 +17,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -248,26 +248,20 @@ def _in_batches(
     counts, bytes_of_one = list(map(len, stacks)), math.prod(stacks[0].shape[1:]) * stacks[0].dtype.itemsize
     done: list[list[Array]] = [[] for _ in stacks]
     for batch in _batches(counts, _size_of_batch(sum(counts), devices.count, most // bytes_of_one)):
-        runs = [run.of(stacks[run.stack]) for run in batch]
+        runs = [_cut(stacks[i], *run) for i, *run in batch]
         if before is not None and devices.count > 1:
             # One batch after the other, or matrices of all of them would be on their way at once.
             runs, _ = jax.lax.optimization_barrier((runs, before))
         before = devices.results(function, runs)
-        for run, result in zip(batch, before, strict=True):
-            done[run.stack].append(result)
+        for (i, *_), result in zip(batch, before, strict=True):
+            done[i].append(result)
     joined = [devices.one_by_one(jnp.concatenate(xs)) if len(xs) > 1 else xs[0] for xs in done]
     return [y.reshape(x.shape) for x, y in zip(matrices, joined, strict=True)], before
 
 
-class _Run(NamedTuple):
+def _cut(x: Array, start: int, stop: int) -> Array:
     """Consecutive matrices of a stack."""
-
-    stack: int
-    start: int
-    stop: int
-
-    def of(self, x: Array) -> Array:
-        return x if self.stop - self.start == len(x) else x[self.start : self.stop]
+    return x if stop - start == len(x) else x[start:stop]
 
 
 def _size_of_batch(count: int, devices: int, most: int) -> int:
@@ -277,8 +271,8 @@ def _size_of_batch(count: int, devices: int, most: int) -> int:
     return -(-rounds // batches) * devices
 
 
-def _batches(counts: Sequence[int], size: int) -> Iterator[list[_Run]]:
-    """Divide stacks of matrices into batches of some size; the last may be smaller.
+def _batches(counts: Sequence[int], size: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Divide stacks of matrices into batches of some size, the last of which may be smaller: number, start and end.
 
     What remains of all stacks comes last. Were it between, matrices of two stacks would wait at once.
     """
@@ -290,7 +284,7 @@ def _batches(counts: Sequence[int], size: int) -> Iterator[list[_Run]]:
     while batch := list(itertools.islice(every, size)):
         runs = [[i for _, i in run] for _, run in itertools.groupby(batch, key=lambda entry: entry[0])]
         stacks = dict.fromkeys(stack for stack, _ in batch)
-        yield [_Run(stack, run[0], run[-1] + 1) for stack, run in zip(stacks, runs, strict=True)]
+        yield [(stack, run[0], run[-1] + 1) for stack, run in zip(stacks, runs, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +327,7 @@ class _Spread:
         by_rows: Any = self._by_rows if self._is_found(sharing) else lambda x: x
         turned = [self.one_by_one(by_rows(_oriented(by_rows(x), shape))) for x in stacks]
         y = self._result(function, jnp.concatenate(turned) if len(turned) > 1 else turned[0], sharing)
-        parts = [_Run(0, end - len(x), end).of(y) for x, end in zip(stacks, ends, strict=True)]
+        parts = [_cut(y, end - len(x), end) for x, end in zip(stacks, ends, strict=True)]
         return [self.one_by_one(_oriented(part, x.shape[-2:])) for part, x in zip(parts, stacks, strict=True)]
 
     def along(self, axis: int, x: Any) -> PartitionSpec:
