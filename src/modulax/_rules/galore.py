@@ -20,13 +20,14 @@ from .._protocol.schedule_values import resolve
 from .._support.arithmetic import no_steps
 from .._transforms.decayed_step import DecayedStep
 from .._transforms.low_rank import AbstractLowRank
-from .._transforms.matrices import DimensionNumbers, matrices_as
+from .._transforms.matrices import Axes, make_axes_hashable, matrices_as
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
 
 
-class GaLoreDimensionNumbers(DimensionNumbers):
+@dataclasses.dataclass(frozen=True)
+class GaLoreDimensionNumbers:
     """Which axes of an array are the rows of a matrix, and which are its columns. All other axes are batch axes.
 
     For an attention projection with axes for embedding, heads and head size, use `GaLoreDimensionNumbers(0, (1, 2))`.
@@ -35,6 +36,11 @@ class GaLoreDimensionNumbers(DimensionNumbers):
         reduction_axis: axis or axes of the rows.
         output_axis: axis or axes of the columns.
     """
+
+    reduction_axis: Axes = 0
+    output_axis: Axes = 1
+
+    __post_init__ = make_axes_hashable
 
 
 class GaLoreState(ma.AbstractState):

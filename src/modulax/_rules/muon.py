@@ -17,14 +17,15 @@ from .._protocol.masks import AbstractLabels
 from .._protocol.transform import AbstractStatelessTransform, Effect
 from .._roles.find import AbstractRoles
 from .._support.arithmetic import in_dtype
-from .._transforms.matrices import DimensionNumbers, Matrix, matrices_as, matrices_of, specified_matrices
+from .._transforms.matrices import Axes, Matrix, make_axes_hashable, matrices_as, matrices_of, specified_matrices
 from .._transforms.spread import axis_names
 from ..linalg._newton_schulz import PRECONDITIONINGS, as_coefficients, orthogonalize_parts
 from .adam import AdamW
 from .beside_adamw import AbstractBesideAdamW, names_that_deny
 
 
-class MuonDimensionNumbers(DimensionNumbers):
+@dataclasses.dataclass(frozen=True)
+class MuonDimensionNumbers:
     """Which axes of an array are the rows of a matrix, and which are its columns. All other axes are batch axes.
 
     In a linear layer $y = x W$, rows are inputs and columns are outputs. For a convolution kernel with axes for height,
@@ -34,6 +35,11 @@ class MuonDimensionNumbers(DimensionNumbers):
         reduction_axis: axis or axes of the rows.
         output_axis: axis or axes of the columns.
     """
+
+    reduction_axis: Axes = 0
+    output_axis: Axes = 1
+
+    __post_init__ = make_axes_hashable
 
 
 class MuonState(ma.AbstractState):

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,23 +27,6 @@ from .._support.types import Follow, Params
 from ..tree._paths import leaf_paths, named_leaves
 
 Axes = int | Sequence[int]
-
-
-@dataclasses.dataclass(frozen=True)
-class DimensionNumbers:
-    """Which axes of an array are the rows of a matrix, and which are its columns. All other axes are batch axes.
-
-    Args:
-        reduction_axis: axis or axes of the rows, which are inputs.
-        output_axis: axis or axes of the columns, which are outputs.
-    """
-
-    reduction_axis: Axes = 0
-    output_axis: Axes = 1
-
-    def __post_init__(self) -> None:
-        for name, axes in vars(self).items():
-            object.__setattr__(self, name, axes if isinstance(axes, int) else tuple(axes))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -124,7 +107,14 @@ def specified_matrices(specified: AbstractLabels, follow: Follow) -> AbstractLab
         follow: `"optax"` for its default, in which the first of two axes are rows.
     """
     is_default = isinstance(specified, AbstractRoles) and not specified.is_given
-    return _ByAxes(DimensionNumbers(), more=False) if is_default and follow == "optax" else specified
+    return _ByAxes(_Numbers(), more=False) if is_default and follow == "optax" else specified
+
+
+class _Numbers(NamedTuple):
+    """The axes of a matrix of shape `(inputs, outputs)`."""
+
+    reduction_axis: Axes = 0
+    output_axis: Axes = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,6 +290,12 @@ def _matrix(
 
 def _tuple(axes: Axes) -> tuple[int, ...]:
     return (axes,) if isinstance(axes, int) else tuple(axes)
+
+
+def make_axes_hashable(numbers: Any) -> None:
+    """Turn lists of axes into tuples, in the constructor of a specification."""
+    for name, axes in vars(numbers).items():
+        object.__setattr__(numbers, name, axes if isinstance(axes, int) else tuple(axes))
 
 
 @dataclasses.dataclass(frozen=True)
