@@ -39,6 +39,17 @@ def corrected_mean(now: AdamNumbers, b1: Any, mu: ma.Array, g: ma.Array, nestero
     return mu / now.bias1
 
 
+class AbstractNarrowMoments(ma.AbstractMoments):
+    """The hyperparameters of two moments, and the dtype of the first.
+
+    Args:
+        mu_dtype: dtype of the first moment; by default that of the parameters.
+    """
+
+    _: ma.KW_ONLY
+    mu_dtype: ma.DTypeLike | None = ma.static(None)
+
+
 class AbstractAdam(ma.AbstractMoments):
     r"""The hyperparameters of Adam.
 

@@ -2,11 +2,11 @@
 
 from .. import authoring as ma
 from .._containers.cautious import Cautious
-from .adam import ScaleByAdam
+from .adam import AbstractNarrowMoments, ScaleByAdam
 from .lion import AbstractLion, ScaleByLion
 
 
-class CautiousAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated):
+class CautiousAdamW(ma.AbstractDecayedByName, AbstractNarrowMoments, ma.AbstractRated):
     r"""AdamW that skips the entries of a step whose sign differs from the gradient's.
 
         optimizer = CautiousAdamW(1e-3, weight_decay=0.1)
@@ -29,9 +29,9 @@ class CautiousAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRat
         b1: exponential decay rate $\beta_1$ of the first moment.
         b2: exponential decay rate $\beta_2$ of the second moment.
         eps: $\varepsilon$, added to the denominator outside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        mu_dtype: dtype of the first moment; by default that of the parameters.
 
     References:
         Liang et al., [Cautious Optimizers: Improving Training with One Line of
@@ -40,8 +40,6 @@ class CautiousAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRat
 
     learning_rate: ma.Number = ma.number(1e-3)
     eps: ma.Number = ma.number(1e-6)
-    _: ma.KW_ONLY
-    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
     def directions(self):
         return [Cautious(self._part(ScaleByAdam))]

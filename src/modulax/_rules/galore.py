@@ -135,7 +135,6 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer, AbstractLowRank[GaLore
         Projection](https://arxiv.org/abs/2403.03507), 2024.
     """
 
-    clock = "steps"
     _gives_gradients = False
 
     base_optimizer: ma.AbstractTransform = ma.part(None, state="base_optimizer_state", converter=adam_unless_given)

@@ -2,10 +2,10 @@
 
 from .. import authoring as ma
 from .._transforms.primal_averaging import WEIGHT, PrimalAveraging
-from .adam import ScaleByAdam
+from .adam import AbstractNarrowMoments, ScaleByAdam
 
 
-class GPAAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated):
+class GPAAdamW(ma.AbstractDecayedByName, AbstractNarrowMoments, ma.AbstractRated):
     r"""AdamW with generalized primal averaging (GPA), which averages the iterates at every step.
 
         optimizer = GPAAdamW(1e-3, weight_decay=0.1)
@@ -34,11 +34,11 @@ class GPAAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated):
         b1: exponential decay rate $\beta_1$ of the first moment.
         b2: exponential decay rate $\beta_2$ of the second moment.
         eps: $\varepsilon$, added to the denominator outside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
         train_interp_coeff: weight $\mu_y$ of the average in the parameters that are trained, in (0, 1].
         eval_interp_coeff: weight $\mu_x$ of the old average in the new one, in [0, 1].
-        mu_dtype: dtype of the first moment; by default that of the parameters.
         decay_on_y: whether $y_t$ decays instead of $z_t$.
 
     References:
@@ -50,7 +50,6 @@ class GPAAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated):
     _: ma.KW_ONLY
     train_interp_coeff: ma.Number = ma.number(0.7, needs=WEIGHT)
     eval_interp_coeff: ma.Number = ma.number(0.9967, needs=ma.FRACTION)
-    mu_dtype: ma.DTypeLike | None = ma.static(None)
     decay_on_y: bool = ma.static(False)
 
     def transform(self) -> ma.Chain:

@@ -2,10 +2,10 @@
 
 from .. import authoring as ma
 from .._containers.cautious import Grams
-from .adam import ScaleByAdam
+from .adam import AbstractNarrowMoments, ScaleByAdam
 
 
-class GramsAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated):
+class GramsAdamW(ma.AbstractDecayedByName, AbstractNarrowMoments, ma.AbstractRated):
     r"""AdamW that takes the size of each step from Adam and its sign from the gradient.
 
         optimizer = GramsAdamW(1e-3, weight_decay=0.1)
@@ -27,9 +27,9 @@ class GramsAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated)
         b1: exponential decay rate $\beta_1$ of the first moment.
         b2: exponential decay rate $\beta_2$ of the second moment.
         eps: $\varepsilon$, added to the denominator outside the root.
+        mu_dtype: dtype of the first moment; by default that of the parameters.
         weight_decay: weight decay coefficient $\lambda$, multiplied by the learning rate.
         mask: which parameters decay, as in `AddDecayedWeights`; by default all.
-        mu_dtype: dtype of the first moment; by default that of the parameters.
 
     References:
         Cao et al., [Grams: Gradient Descent with Adaptive Momentum Scaling](https://arxiv.org/abs/2412.17107), 2024,
@@ -38,8 +38,6 @@ class GramsAdamW(ma.AbstractDecayedByName, ma.AbstractMoments, ma.AbstractRated)
 
     learning_rate: ma.Number = ma.number(1e-3)
     eps: ma.Number = ma.number(1e-6)
-    _: ma.KW_ONLY
-    mu_dtype: ma.DTypeLike | None = ma.static(None)
 
     def directions(self):
         return [Grams(self._part(ScaleByAdam, corrected_eps=False))]

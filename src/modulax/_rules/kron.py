@@ -224,7 +224,7 @@ class ScaleByKron(AbstractKron, ma.AbstractMatrixwise[KronState]):
         x, new = mu / now.unbias, dataclasses.replace(s, mu=mu)
         return ((x,) if self.momentum_into_precond_update else (x, g)), new
 
-    def _improve(self, now, g, s, noise):
+    def _improve(self, now, g, s, noise: Any):
         *kept, x = g
         noise = _column(noise, s)
         x = _noisy(_column(x, s), noise)
@@ -342,9 +342,9 @@ def _noisy(x: ma.Array, noise: ma.Array) -> ma.Array:
 
 def _whitened(factors: Factors, x: ma.Array, product: Product = product) -> tuple[Factors, ma.Array, ma.Array]:
     """Scaled factors, scaled matrices that they whiten, and the scale of what they whiten twice."""
-    sizes = {side: largest_entry(q) for side, q in factors.items()}
-    scaled, most = {side: factors[side] / size for side, size in sizes.items()}, reduce(operator.mul, sizes.values())
-    largest = largest_entry(x)
+    sizes: Factors = {side: largest_entry(q) for side, q in factors.items()}
+    scaled: Factors = {side: q / sizes[side] for side, q in factors.items()}
+    largest, most = largest_entry(x), reduce(operator.mul, sizes.values())
     return scaled, _times(scaled, x / largest, product), most * largest * most
 
 

@@ -29,7 +29,7 @@ class AbstractLowRank(AbstractMatrixwise[S]):
 
     rank: eqx.AbstractVar[int]
     update_proj_gap: eqx.AbstractVar[Any]
-    method: eqx.AbstractVar[str]
+    method: eqx.AbstractVar[Any]
 
     def projects_rows(self, shape: tuple[int, ...]) -> bool:
         """Return whether the rows of matrices of some shape are projected: if there are few, or if it is square."""

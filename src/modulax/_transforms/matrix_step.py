@@ -218,9 +218,9 @@ class MatrixStep:
             ((self.given.get(i, self.updates[i]), self.beside[i], self._of(i, True)), self._of(i, False))
             for i in self.layouts
         ]
-        first = {} if self.given else {"first": self._filtered}
-        options = {"is_joined": self.rule.is_joined, "is_local": is_local}
-        found = map_blocks(updated, self.shared, self.layouts.values(), rows, **options, **first)
+        options: dict[str, Any] = {} if self.given else {"first": self._filtered}
+        options |= {"is_joined": self.rule.is_joined, "is_local": is_local}
+        found = map_blocks(updated, self.shared, self.layouts.values(), rows, **options)
         out = list(self.updates)
         for i, (kept, (u, own), factors) in zip(self.layouts, found, strict=True):
             out[i] = in_dtype(u, out[i].dtype)

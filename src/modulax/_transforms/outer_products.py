@@ -30,13 +30,13 @@ def norm(x: Array, axis: int | tuple[int, ...] = (-2, -1)) -> Array:
     return safe_sqrt(jnp.sum(abs_sq(x), axis=axis, keepdims=True))
 
 
-def zero_products(x: Array, dtype: DTypeLike | None, longest: int | None = None) -> tuple[Array | None, Array | None]:
+def zero_products(x: Array, dtype: DTypeLike | None, longest: int | None = None) -> tuple[Any, Any]:
     """Return zeros in the shapes of the outer products of an array, for the left side and the right one.
 
     Args:
         x: the array.
         dtype: their dtype; None for at least float32.
-        longest: the longest side that has them; any if None.
+        longest: the longest side that has them, without which there is None; any if None.
     """
     kept = at_least_float32(x.dtype) if dtype is None else dtype_for(x, dtype) or x.dtype
     left, right = (

@@ -445,4 +445,6 @@ def on_auto_axes(function: Callable[[T, Tree], Tree], tree: Tree) -> Callable[[T
     if (mesh := next(meshes, None)) is None:
         return function
     whole = NamedSharding(mesh, PartitionSpec())  # of a step count that was made without a mesh
-    return jax.sharding.auto_axes(function, out_sharding=jtu.tree_map(lambda t: whole if t.mesh.empty else t, types))
+    found: Any = jtu.tree_map(lambda t: whole if t.mesh.empty else t, types)
+    called: Any = jax.sharding.auto_axes(function, out_sharding=found)
+    return called
