@@ -63,11 +63,11 @@ def test_blocks_are_trained_like_matrices_of_their_own(name: str, monkeypatch: p
     rule = BLOCKS[name]
 
     def drawn(rule: Any, now: Any, state: Any, gs: Any, states: Any) -> Any:
-        del rule, state, states
-        return now._replace(is_balanced=jnp.zeros((), bool)), [jnp.cos(50 * x) for (*_, x) in gs]
+        del rule, state
+        return now._replace(is_balanced=jnp.zeros((), bool)), [jnp.cos(50 * x) for (*_, x) in gs], states
 
     # Noise that an entry of a block and of a matrix have in common.
-    monkeypatch.setattr(mx.ScaleByKron, "_drawn", drawn)
+    monkeypatch.setattr(mx.ScaleByKron, "_draw", drawn)
     rows, columns = (slice(0, 3), slice(3, 5)), (slice(0, 3), slice(3, 4))
     grads = np.random.default_rng(0).normal(size=(STEPS, *SHAPE)).astype(np.float32)
     parts = {f"{i}{j}": grads[:, r, c] for i, r in enumerate(rows) for j, c in enumerate(columns)}

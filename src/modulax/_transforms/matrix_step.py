@@ -142,7 +142,7 @@ class MatrixStep:
         self.filter()
 
         def improved(shared: Shared, arrays: tuple[Any, Any], factors: Fields) -> tuple[Any, Fields]:
-            x, noise = arrays
+            noise, x = arrays
             s = self._state(factors)
             with _calling("improve_matrix", shared, jtu.tree_leaves(x)[0].dtype) as (rule, now):
                 x, new = rule._improve(now, x, s, noise)
@@ -150,14 +150,14 @@ class MatrixStep:
 
         def better() -> tuple[Fields, list[tuple[Any, Fields]]]:
             layouts = [self.layouts[i] for i in places]
-            kept = [self._picked(i, names) for i in places]
+            olds = [self._picked(i, names) for i in places]
             xs = [jtu.tree_map(layout.of, self.given[i]) for i, layout in zip(places, layouts, strict=True)]
-            now, noise, drawn = self.rule._draw(self.now, self.state, xs, states := list(map(self._state, kept)))
+            now, noise, drawn = self.rule._draw(self.now, self.state, xs, states := list(map(self._state, olds)))
             noise = [y if y is None else layout.back(y) for layout, y in zip(layouts, noise, strict=True)]
-            kept = [old | _changed(s, new, old) for old, s, new in zip(kept, states, drawn, strict=True)]
-            rows = [((self.given[i], y), own) for i, y, own in zip(places, noise, kept, strict=True)]
+            olds = [old | _changed(s, new, old) for old, s, new in zip(olds, states, drawn, strict=True)]
+            rows = [((y, self.given[i]), old) for i, y, old in zip(places, noise, olds, strict=True)]
             found = map_blocks(improved, (self.rule, now), layouts, rows, is_joined=True, is_rare=True)
-            rows = [(x, own | changed) for own, (_, x, changed) in zip(kept, found, strict=True)]
+            rows = [(x, old | changed) for old, (_, x, changed) in zip(olds, found, strict=True)]
             return {name: getattr(now, name) for name in of_all}, rows
 
         def kept() -> tuple[Fields, list[tuple[Any, Fields]]]:
