@@ -18,6 +18,7 @@ from .._protocol.container import extra_inside
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._support.arithmetic import no_steps
+from .._transforms.blocks import Layout
 from .._transforms.decayed_step import DecayedStep
 from .._transforms.low_rank import AbstractLowRank
 from .._transforms.matrices import Axes, make_axes_hashable, matrices_as
@@ -146,7 +147,7 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer, AbstractLowRank[GaLore
     def init(self, params: ma.Params) -> GaLoreState:
         """Zero projectors, which the first step replaces, and the inner state for the projected parameters."""
         state = super().init(params)
-        small = _projected(params, self._sides(params, jtu.tree_leaves(state.projector)))
+        small = _projected(params, self._sides(self._layouts(params), jtu.tree_leaves(state.projector)))
         return dataclasses.replace(state, base_optimizer_state=self.base_optimizer.init(small))
 
     def update_matrix(self, now, g, s, p):
@@ -159,16 +160,17 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer, AbstractLowRank[GaLore
         """One step of the inner transform on the projected updates, mapped back to the original shapes."""
         now = resolve(self, state.count)
         leaves, treedef = jtu.tree_flatten(updates)
-        is_matrix = [i in self._layouts(updates) for i in range(len(leaves))]
-        projectors, _ = align(state.projector, select(updates, is_matrix), "ScaleByGaLore.update")
-        for i, side in self._sides(updates, projectors).items():
-            if (found := side.projector.shape) != self.projector_shape(side.layout.of(leaves[i]).shape):
+        layouts = self._layouts(updates)
+        matrices = select(updates, [i in layouts for i in range(len(leaves))])
+        projectors, _ = align(state.projector, matrices, "ScaleByGaLore.update")
+        for i, side in self._sides(layouts, projectors).items():
+            if (found := side.projector.shape) != self.projector_shape((*side.layout.batch, *side.layout.matrix.size)):
                 raise ValueError(
                     f"`ScaleByGaLore.update`: an update of shape {leaves[i].shape} doesn't fit its projector of shape "
                     f"{found}. Updates must have the shapes of the parameters that `init` was called with."
                 )
         _, new, _ = self._step(updates, dataclasses.replace(state, base_optimizer_state=ma.EmptyState()), None)
-        sides = self._sides(updates, jtu.tree_leaves(new.projector))
+        sides = self._sides(layouts, jtu.tree_leaves(new.projector))
 
         def down(tree: ma.PyTree) -> ma.PyTree:
             return _projected(paired(trainable(tree), updates, "ScaleByGaLore.update"), sides)
@@ -185,9 +187,9 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer, AbstractLowRank[GaLore
             out[i] = (jnp.asarray(now.scale).astype(u.dtype) * u).astype(leaves[i].dtype)
         return treedef.unflatten(out), dataclasses.replace(new, base_optimizer_state=base_state)
 
-    def _sides(self, tree: ma.PyTree, projectors: Sequence[ma.Array]) -> "dict[int, _Side]":
+    def _sides(self, layouts: Mapping[int, Layout], projectors: Sequence[ma.Array]) -> "dict[int, _Side]":
         """The leaves that are matrices, by their places in JAX's order."""
-        rows = zip(self._layouts(tree).items(), projectors, strict=True)
+        rows = zip(layouts.items(), projectors, strict=True)
         return {i: _Side(self, layout, projector) for (i, layout), projector in rows}
 
 
@@ -195,7 +197,7 @@ class _Side(NamedTuple):
     """How an array is matrices, and their projectors."""
 
     rule: ScaleByGaLore
-    layout: Any
+    layout: Layout
     projector: ma.Array
 
     def down(self, x: ma.Array) -> ma.Array:
