@@ -100,6 +100,7 @@ THOROUGH = (
     "test_sweeps_data.py",
     "test_sweeps_folder.py",
     "test_sweeps_searching.py",
+    "test_sweeps_workers.py",
     "test_checkpoint_groups.py",
     "test_roles*.py",
     "test_settings.py",
