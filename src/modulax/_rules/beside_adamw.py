@@ -81,8 +81,7 @@ class AbstractBesideAdamW(AbstractByRole, AbstractAdamForOthers, ma.AbstractDeca
             **options,
         )
 
-    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
-        del state
+    def _effect(self, tree: ma.Params) -> Effect:
         return mistakes_beside_adamw(self, self._matrices(), tree)
 
     def directions(self):

@@ -443,7 +443,7 @@ class Muon(AbstractShaped, AbstractBesideAdamW, AbstractMuon, ma.AbstractRated):
         nesterov = self.nesterov and self.follow == "optax"
         return super()._adamw(eps=self.eps, eps_root=self.adam_eps_root, nesterov=nesterov, **options)
 
-    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
+    def _effect(self, tree: ma.Params) -> Effect:
         if self.follow == "optax":
             effect = Effect(warnings=names_that_deny(self, self._matrices(), tree))
         else:

@@ -174,9 +174,8 @@ class ScaleByScion(AbstractScion, AbstractPolar[EmaState]):
     def _layouts(self, tree):
         return {i: layout for i, (_, layout) in enumerate(self._balls(tree))}
 
-    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
+    def _effect(self, tree: ma.Params) -> Effect:
         """The root mean square of the entries of each update, where its scale is on the host."""
-        del state
         sizes = []
         for ball, layout in self._balls(tree):
             given = getattr(self, ball.radius)
@@ -262,8 +261,7 @@ class Scion(AbstractScion, ma.AbstractRated):
     _: ma.KW_ONLY
     constrained: bool = ma.static(True)
 
-    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
-        del state
+    def _effect(self, tree: ma.Params) -> Effect:
         sizes = self._part(ScaleByScion)._effect(tree).sizes
         return Effect(sizes=sizes, warnings=names_that_deny(self, self.roles, tree))
 

@@ -243,8 +243,7 @@ class ScaleByShampoo(
         has_roots = now[2]
         return jnp.where(has_roots, u, g if p is None else p), s
 
-    def _effect(self, tree: ma.Params, state: ma.PyTree | None = None) -> Effect:
-        del state
+    def _effect(self, tree: ma.Params) -> Effect:
         every, eps = largest(self.precondition_frequency), largest(self.eps)
         if self.grafting is not None or every is None or every <= 1 or eps is None or eps > _TOO_SMALL:
             return Effect()
