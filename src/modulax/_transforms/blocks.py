@@ -148,32 +148,13 @@ def map_blocks(
     layouts = list(layouts)
     parts = split_parts(layouts, rows)
     every = [_Leaf.of(i, layout, row, is_local, is_rare) for i, (layout, row) in enumerate(parts)]
-    is_apart = [not (is_joined or leaf.devices > 1 or leaf.is_alone) for leaf in every]
-    alone, together = (list(itertools.compress(every, where)) for where in (is_apart, [not x for x in is_apart]))
+    alone = [leaf for leaf in every if leaf.is_apart and not is_joined]
     call = functools.partial(_alone, first, function, shared)
     runs = traced_by_kind(call, [leaf.layout for leaf in alone], [leaf.row for leaf in alone])
     out = {leaf.place: run() for leaf, run in zip(alone, runs, strict=True)}
-    starts = traced_by_kind(
-        lambda _, arrays: first(shared, arrays), [None] * len(together), [x.row[:1] for x in together]
-    )
-    kinds: dict[Hashable, list[_Leaf]] = collections.defaultdict(list)
-    for leaf, start in zip(together, starts, strict=True):
-        kept, arrays = start()
-        whole = _first(leaf.row).shape if leaf.layout.is_array else None
-        given = leaf._replace(row=(arrays, leaf.row[1]), kept=kept)
-        kinds[given.kind, whole, leaf.place if leaf.is_alone else None].append(given)
-    after: Sequence[Array] = ()
-    for members in kinds.values():
-        if members[0].devices == 1:
-            found = _in_a_batch(function, shared, members, after, _RARELY if is_rare else None)
-            after = jtu.tree_leaves(found[-1])[-1:]
-        else:
-            found = _in_rounds(stages_of(function, shared, *members[0].of_one), members)
-        out |= {leaf.place: (leaf.kept, *row) for leaf, row in zip(members, found, strict=True)}
-    results = [out[leaf.place] for leaf in every]
-    joined_rows = join_parts(layouts, [(arrays, others) for _, arrays, others in results])
-    ends = itertools.accumulate(len(layout.parts) or 1 for layout in layouts)
-    return [(results[end - 1][0], *row) for end, row in zip(ends, joined_rows, strict=True)]
+    kinds = _by_kind(first, shared, [leaf for leaf in every if leaf.place not in out])
+    out |= _computed(function, shared, kinds, _RARELY if is_rare else None)
+    return _with_parts_joined(layouts, [out[leaf.place] for leaf in every])
 
 
 def split_parts(layouts: Iterable[Layout], rows: Iterable[Row]) -> list[tuple[Layout, Row]]:
@@ -186,6 +167,15 @@ def join_parts(layouts: Iterable[Layout], rows: Iterable[Row]) -> list[Row]:
     """Return the rows of leaves with such rows."""
     found = iter(rows)
     return [layout.join(list(itertools.islice(found, len(layout.parts) or 1))) for layout in layouts]
+
+
+def _with_parts_joined(
+    layouts: Sequence[Layout], results: Sequence[tuple[Any, PyTree, PyTree]]
+) -> list[tuple[Any, PyTree, PyTree]]:
+    """The results of leaves from those of their parts."""
+    rows = join_parts(layouts, [(arrays, others) for _, arrays, others in results])
+    ends = itertools.accumulate(len(layout.parts) or 1 for layout in layouts)
+    return [(results[end - 1][0], *row) for end, row in zip(ends, rows, strict=True)]
 
 
 class _Leaf(NamedTuple):
@@ -211,6 +201,11 @@ class _Leaf(NamedTuple):
     def of(cls, place: int, layout: Layout, row: Row, is_local: bool, is_rare: bool) -> "_Leaf":
         devices = 1 if is_local or layout.is_array else number_of_devices(_first(row))
         return cls(place, layout, row, devices, is_rare and devices == 1 and bool(layout.batch) and is_large(row))
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether one device computes the whole leaf at once."""
+        return self.devices == 1 and not self.is_alone
 
     @property
     def block(self) -> tuple[int, int]:
@@ -245,6 +240,33 @@ class _Leaf(NamedTuple):
             return -self.axis
         axis = even_axis(shape, self.devices)
         return min(len(shape), 1) if axis is None else 1 + axis
+
+
+def _by_kind(first: Any, shared: Any, leaves: "Sequence[_Leaf]") -> "Iterable[list[_Leaf]]":
+    """Leaves that are computed in one batch, with the results of `first`."""
+    starts = traced_by_kind(lambda _, arrays: first(shared, arrays), [None] * len(leaves), [x.row[:1] for x in leaves])
+    kinds: dict[Hashable, list[_Leaf]] = collections.defaultdict(list)
+    for leaf, start in zip(leaves, starts, strict=True):
+        kept, arrays = start()
+        whole = _first(leaf.row).shape if leaf.layout.is_array else None
+        given = leaf._replace(row=(arrays, leaf.row[1]), kept=kept)
+        kinds[given.kind, whole, leaf.place if leaf.is_alone else None].append(given)
+    return kinds.values()
+
+
+def _computed(
+    function: Function, shared: Any, kinds: "Iterable[list[_Leaf]]", most: int | None
+) -> dict[int, tuple[Any, PyTree, PyTree]]:
+    """The results for leaves by their places: one batch after the other, each of at most so many bytes at a time."""
+    out, after = {}, list[Array]()
+    for members in kinds:
+        if members[0].devices == 1:
+            found = _in_a_batch(function, shared, members, after, most)
+            after = jtu.tree_leaves(found[-1])[-1:]
+        else:
+            found = _in_rounds(stages_of(function, shared, *members[0].of_one), members)
+        out |= {leaf.place: (leaf.kept, *row) for leaf, row in zip(members, found, strict=True)}
+    return out
 
 
 def _in_a_batch(

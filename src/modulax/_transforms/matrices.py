@@ -264,14 +264,19 @@ def without_role(specified: AbstractLabels, tree: PyTree) -> list[str]:
 def _matrix(
     call: str, path: str, shape: tuple[int, ...], label: Any, per_head: bool, hidden: bool = True
 ) -> Matrix | None:
-    if isinstance(label, AbstractRole):
-        if (hidden and not label.is_hidden) or not label.fan_in or not label.fan_out:
-            return None
-        matrix = Matrix(tuple(shape), label.batch, label.fan_in, label.fan_out, label.blocks)
-        try:
-            return dataclasses.replace(matrix, blocks=label.by_head(matrix.size[1])) if per_head else matrix
-        except ValueError as error:
-            raise ValueError(f"`{call}`, at `{path}`: {error}") from error
+    if not isinstance(label, AbstractRole):
+        return _by_axes(call, path, shape, label)
+    if (hidden and not label.is_hidden) or not label.fan_in or not label.fan_out:
+        return None
+    matrix = Matrix(tuple(shape), label.batch, label.fan_in, label.fan_out, label.blocks)
+    try:
+        return dataclasses.replace(matrix, blocks=label.by_head(matrix.size[1])) if per_head else matrix
+    except ValueError as error:
+        raise ValueError(f"`{call}`, at `{path}`: {error}") from error
+
+
+def _by_axes(call: str, path: str, shape: tuple[int, ...], label: Any) -> Matrix:
+    """The `Matrix` of an array whose rows and columns a user specified."""
     if not _is_specification(label):
         raise ValueError(f"`{call}` has {label!r} for `{path}`; expected None, or the axes of a matrix.")
     every = range(len(shape))

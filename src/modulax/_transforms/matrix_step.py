@@ -5,6 +5,7 @@ divides them over the devices of a mesh). What changes every few steps is comput
 `cond`: the factors, from square matrices of all sizes, or any fields, from the updates.
 """
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -265,14 +266,7 @@ class MatrixStep:
                 return _changed(s, rule.carry_matrix(now, s, after, others), own), new
 
         of_factor, carried = self.rule.factors, self.rule.carried
-        lists: list[list[Any]] = [[], [], [], []]
-        for i, name in places:
-            x, every = self.fields[i][name], [self.fields[i][each] is not None for each in of_factor]
-            filled = self.layouts[i].filled(SIDES.index(name))[..., None, :]
-            sides = np.full((*x.shape[:-2], 1, 1), sum(every))
-            row = x, self.fields[i][of_factor[name]], sides, np.broadcast_to(filled, (*x.shape[:-2], 1, x.shape[-1]))
-            for column, y in zip(lists, row, strict=True):
-                column.append(y)
+        lists = [list(column) for column in zip(*(self._about(*place) for place in places), strict=True)]
         is_filled = any(map(np.any, lists[3]))
         # Reshaped by `carry`, which is traced once for each shape.
         few = not any(is_large(self.fields[i]) for i in leaves)
@@ -280,8 +274,7 @@ class MatrixStep:
         function = batched_by_memory(in_float32(improve))
         batches = in_batches(function, *(lists if is_filled else lists[:3]), is_flat=is_flat)
         old = {i: self._picked(i, of_factor.values()) for i in leaves}
-        new: dict[int, Fields] = {i: {} for i in leaves}
-        others: dict[int, Fields] = {i: {} for i in leaves}
+        new, others = (collections.defaultdict[int, Fields](dict) for _ in range(2))
         for (i, name), (factor, *more) in zip(places, batches, strict=True):
             new[i][of_factor[name]] = in_dtype(factor, old[i][of_factor[name]].dtype)
             others[i][name] = more
@@ -290,6 +283,14 @@ class MatrixStep:
         rows = [(self._picked(i, carried), (old[i], new[i], others[i])) for i in leaves]
         found = map_blocks(carry, self.shared, [self.layouts[i] for i in leaves], rows, is_rare=not is_flat)
         return [old[i] | own | factors for i, (_, own, factors) in zip(leaves, found, strict=True)]
+
+    def _about(self, i: int, name: str) -> tuple[Any, Any, np.ndarray, np.ndarray]:
+        """Square matrices and their factors, the number of sides with one, and which rows only fill a block up."""
+        x, every = self.fields[i][name], [self.fields[i][each] is not None for each in self.rule.factors]
+        filled = np.broadcast_to(
+            self.layouts[i].filled(SIDES.index(name))[..., None, :], (*x.shape[:-2], 1, x.shape[-1])
+        )
+        return x, self.fields[i][self.rule.factors[name]], np.full((*x.shape[:-2], 1, 1), sum(every)), filled
 
     def _of(self, i: int, is_of_entries: bool) -> Fields:
         """The fields of a leaf with values for its entries, or for its matrices."""

@@ -100,25 +100,24 @@ def _flow(jaxpr: Jaxpr) -> tuple[dict[Any, Any], set[Any]]:
     origins: dict[Any, Any] = {}
     read: set[Any] = set()
 
-    def origin(x: Any) -> Any:
-        return origins.get(x, x)
-
     for equation in jaxpr.eqns:
-        inside = _program_of(equation)
+        given = [None if isinstance(x, Literal) else origins.get(x, x) for x in equation.invars]
+        returned, used = [None] * len(equation.outvars), {x for x in given if x is not None}
         if equation.primitive.name in COPIES:
-            pairs = zip(equation.outvars, equation.invars, strict=True)
-            origins |= {new: origin(old) for new, old in pairs if not isinstance(old, Literal)}
-        elif inside is None:
-            read |= {origin(x) for x in equation.invars if not isinstance(x, Literal)}
-        else:
-            copies, used = _flow(inside)
-            pairs = zip(inside.invars, equation.invars, strict=True)
-            given = {x: origin(y) for x, y in pairs if not isinstance(y, Literal)}
-            read |= {given[x] for x in used if x in given}
-            returned = [None if isinstance(x, Literal) else copies.get(x, x) for x in inside.outvars]
-            pairs = zip(equation.outvars, returned, strict=True)
-            origins |= {new: given[x] for new, x in pairs if x is not None and x in given}
+            returned, used = given, set()
+        elif (inside := _program_of(equation)) is not None:
+            returned, used = _flow_through(inside, given)
+        origins |= {new: old for new, old in zip(equation.outvars, returned, strict=True) if old is not None}
+        read |= used
     return origins, read
+
+
+def _flow_through(jaxpr: Jaxpr, arguments: Sequence[Any]) -> tuple[list[Any], set[Any]]:
+    """The arguments that a called program returns, None in place of others, and those that it computes with."""
+    origins, read = _flow(jaxpr)
+    given = dict(zip(jaxpr.invars, arguments, strict=True))
+    returned = [None if isinstance(x, Literal) else given.get(origins.get(x, x)) for x in jaxpr.outvars]
+    return returned, {y for x, y in given.items() if x in read and y is not None}
 
 
 def _program_of(equation: Any) -> Jaxpr | None:

@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -29,6 +29,7 @@ from ._sweep import Sweep, check_optimizer, concat
 from ._training import Train, Trainable, placement
 
 _REDUCTIONS = ("mean", "median")
+_Draws = Mapping[str, tuple[Sweep, np.ndarray]]  # the members of each name, and their quantiles
 
 
 class SearchSpace:
@@ -335,27 +336,20 @@ def compare(
         below = None if folder is None else Path(folder) / what
         return train_all(experiment, Settings(chunk, memory, below, tags, progress))
 
-    def ranked() -> tuple[dict[str, list[int]], dict[str, dict[str, bool]]]:
-        """The members of each name, the best first, and the edges at which the best one is."""
-        costs = search._costs(metric, mode=mode)
-        members = {name: np.flatnonzero([owner == name for owner in owners]) for name in spaces}
-        edges = {name: spaces[name].edges(at[name], int(costs[places].argmin())) for name, places in members.items()}
-        return {name: places[costs[places].argsort(kind="stable")].tolist() for name, places in members.items()}, edges
-
-    draws = {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()}
-    search = trained({name: sweep for name, (sweep, _) in draws.items()}, "search", of_search, 1)
-    owners = [name for name, (sweep, _) in draws.items() for _ in sweep]
-    at = {name: quantiles for name, (_, quantiles) in draws.items()}
-    best, edges = ranked()
-    draws = {name: spaces[name].extended(x, _key_of(of_search, name, 1), -(-budget // 2)) for name, x in edges.items()}
-    if extend and (more := {name: x for name, x in draws.items() if x is not None}):
-        beyond = trained({name: sweep for name, (sweep, _) in more.items()}, "search", of_search, 1)
-        search = _with_members(concat([search.sweep, beyond.sweep]), lambda *x: np.concatenate(x), search, beyond)
-        owners += [name for name, (sweep, _) in more.items() for _ in sweep]
-        at |= {name: np.concatenate([at[name], quantiles]) for name, (_, quantiles) in more.items()}
-        best, edges = ranked()
-    results = trained({name: search.sweep[places[:1]] for name, places in best.items()}, "seeds", of_seeds, seeds)
-    metric = search._metric(metric)[0]
+    search = _Search.of(
+        {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()},
+        lambda members: trained(members, "search", of_search, 1),
+    )
+    if extend:
+        _, edges = search.ranked(spaces, metric, mode)
+        n = -(-budget // 2)
+        draws = {name: spaces[name].extended(x, _key_of(of_search, name, 1), n) for name, x in edges.items()}
+        if more := {name: x for name, x in draws.items() if x is not None}:
+            search = search.joined(_Search.of(more, lambda members: trained(members, "search", of_search, 1)))
+    best, edges = search.ranked(spaces, metric, mode)
+    chosen = {name: search.results.sweep[places[:1]] for name, places in best.items()}
+    results = trained(chosen, "seeds", of_seeds, seeds)
+    metric = search.results._metric(metric)[0]
     test = metric if test is None else test
     costs = results._costs_of_runs(test, mode)
     order = np.argsort(REDUCTIONS[reduce](costs, axis=1), kind="stable")
@@ -367,7 +361,7 @@ def compare(
         names=names,
         optimizers=dict(zip(names, results.sweep, strict=True)),
         tuned={name: tuple(spaces[name].spaces) for name in names},
-        search=search,
+        search=search.results,
         members={name: best[name] for name in names},
         results=results,
         metric=metric,
@@ -379,6 +373,39 @@ def compare(
         intervals=of_each,
         differences=of_pairs,
     )
+
+
+class _Search(NamedTuple):
+    """The results of members of several names, the name of each, and where the members of a name are in its space."""
+
+    results: Results
+    owners: list[str]
+    at: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, draws: _Draws, train: Callable[[dict[str, Sweep]], Results]) -> "_Search":
+        """Train what was drawn for each name."""
+        owners = [name for name, (sweep, _) in draws.items() for _ in sweep]
+        results = train({name: sweep for name, (sweep, _) in draws.items()})
+        return cls(results, owners, {name: quantiles for name, (_, quantiles) in draws.items()})
+
+    def joined(self, other: "_Search") -> "_Search":
+        """The members of both searches."""
+        sweep = concat([self.results.sweep, other.results.sweep])
+        results = _with_members(sweep, lambda *x: np.concatenate(x), self.results, other.results)
+        at = {name: np.concatenate([self.at[name], quantiles]) for name, quantiles in other.at.items()}
+        return _Search(results, self.owners + other.owners, self.at | at)
+
+    def ranked(
+        self, spaces: Mapping[str, SearchSpace], metric: str | None, mode: str
+    ) -> tuple[dict[str, list[int]], dict[str, dict[str, bool]]]:
+        """The members of each name, the best first, and the edges at which the best one is."""
+        costs, best, edges = self.results._costs(metric, mode=mode), {}, {}
+        for name, space in spaces.items():
+            places = np.flatnonzero([owner == name for owner in self.owners])
+            best[name] = places[costs[places].argsort(kind="stable")].tolist()
+            edges[name] = space.edges(self.at[name], int(costs[places].argmin()))
+        return best, edges
 
 
 def _check_spaces(spaces: Any) -> None:

@@ -33,7 +33,7 @@ from ._progress import Progress
 from ._results import Results, blanks, csv_of, diverged_in
 from ._runs import Batch, Carries, Place, Runs, Start, trained_here
 from ._sweep import Members, Sweep, as_sweep, shown_shape, values_of
-from ._training import Size, Train, Trainable, check_arguments, in_segments, placement, takes_number
+from ._training import Size, Train, Trainable, check_training, in_segments, placement
 from ._workers import Workers
 
 
@@ -230,9 +230,7 @@ class Experiment:
         batches = self._batches(where, starts, is_whole=spent is None)
         asked = int((last - self.segments[places]).sum()) * self.names.shape[1]
         self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
-        if self.hooks.hooks:
-            self._table, self._so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
-            self.runs.fill(self._so_far, self._trained)
+        self._read_for_hooks()
         goes_on = functools.partial(self._goes_on, where=where, last=last)
         begin = functools.partial(self._begin, where=where, starts=starts, prepare=prepare)
         if (workers := self._settings.workers) is None:
@@ -308,6 +306,12 @@ class Experiment:
             return
         for segment in range(min((batch.done for batch in batches), default=last), last):
             yield from ((batch, segment + 1) for batch in batches if batch.done == segment)
+
+    def _read_for_hooks(self) -> None:
+        """Read what hooks get of the segments that are trained already."""
+        if self.hooks.hooks:
+            self._table, self._so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
+            self.runs.fill(self._so_far, self._trained)
 
     def _call_hooks(self, batch: Batch, places: list[int], seeds: list[int], metrics: list[np.ndarray]) -> None:
         """Call the hooks with the runs of a batch that are not stopped, and note which ones they stop.
@@ -459,27 +463,6 @@ def checked_key(name: str, key: Any) -> PRNGKeyArray:
             f"per seed."
         )
     return key
-
-
-def check_training(name: str, training: Any, segments: int, *, has_data: bool) -> None:
-    """Raise an error if the training can't be called, or can't be cut into segments."""
-    if (trainable := in_segments(training)) is not None:
-        check_arguments("start", trainable.start, "start(optimizer, key)")
-        third = ", batch" if has_data else ", segment" if takes_number(trainable.advance) else ""
-        check_arguments("advance", trainable.advance, f"advance(optimizer, carry{third})")
-        return
-    if not callable(training) or isinstance(training, AbstractTransform):
-        raise TypeError(
-            f"`{name}` needs the training as a function, `train(optimizer, key)`, or as a "
-            f"`sweeps.Trainable(start, advance)`; got {training!r}."
-        )
-    if segments != 1 or has_data:
-        what = "data=..." if has_data else f"segments={segments}"
-        raise ValueError(
-            f"`{name}({what})` needs a training that can be cut into segments: `sweeps.Trainable(start, advance)` in "
-            f"place of a function."
-        )
-    check_arguments("train", training, "train(optimizer, key)")
 
 
 def _versions() -> dict[str, str]:

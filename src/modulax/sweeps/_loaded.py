@@ -64,32 +64,17 @@ def load(folder: str | os.PathLike[str]) -> Results:
 
 def loaded(runs: Runs) -> Results:
     """The results of all runs of a folder."""
-    notes, members, found = runs.folder.notes, dict[Any, str](), dict[tuple[Any, Any], str]()
-    for batch in runs.batches:
-        for run, (i, j) in batch.places().items() if batch.done > batch.first else ():
-            # In `pbt`, every member has a key of its own, and may become equal to another one.
-            row = (batch.members[i], batch.program) if batch.seeds else run
-            members[row] = batch.members[i]
-            found[row, tuple(batch.seeds[j]) if batch.seeds else ()] = run
-    if not found:
-        raise ValueError(f"{runs.folder.name} has no segment that is finished yet.")
-    seeds = list(dict.fromkeys(seed for _, seed in found))
-    names = np.array([[found.get((row, seed), "") for seed in seeds] for row in members], object)
-    histories = {at: runs.history(run) for at, run in np.ndenumerate(names) if run}
-    total = 1 + max(map(max, histories.values()))
-    trained = np.full((*names.shape, total), "", object)
-    for at, history in histories.items():
-        trained[(*at, list(history))] = list(history.values())
-    trained = np.where(np.arange(total) < runs.ends(names, total)[:, None, None], trained, "")
-    ends = np.where(trained != "", np.arange(1, total + 1), 0).max(axis=2)
-    trained = trained[:, :, : ends.max()]
+    notes = runs.folder.notes
+    members, seeds, names = _table(runs)
+    trained = _trained(runs, names)
+    ends = np.where(trained != "", np.arange(1, trained.shape[2] + 1), 0).max(axis=2)
+    segments = ends.max(axis=1)
     metrics = _blanks(notes["metrics"], trained.shape)
     runs.fill(metrics, trained)
     in_parts = notes["in_segments"]
     paths = [tuple(name.split(".")) for name in notes["metrics"]]
-    segments = ends.max(axis=1)
     return Results(
-        sweep=StoredMembers([notes["members"][member] for member in members.values()], notes["names"]),
+        sweep=StoredMembers([notes["members"][member] for member in members], notes["names"]),
         metrics=nested(dict(zip(paths, metrics if in_parts else [x[:, :, 0] for x in metrics], strict=True))),
         diverged=diverged_in(metrics, trained != ""),
         segments=segments,
@@ -100,6 +85,33 @@ def loaded(runs: Runs) -> Results:
         calls=tuple(notes["calls"]),
         carries=Carries(runs.folder.path, names) if in_parts else None,
     )
+
+
+def _table(runs: Runs) -> tuple[list[str], list[Any], np.ndarray]:
+    """The members and seeds of a folder, and the names of their runs, `[member, seed]`; `""` where there is none."""
+    members, found = dict[Any, str](), dict[tuple[Any, Any], str]()
+    for batch in runs.batches:
+        for run, (i, j) in batch.places().items() if batch.done > batch.first else ():
+            # In `pbt`, every member has a key of its own, and may become equal to another one.
+            row = (batch.members[i], batch.program) if batch.seeds else run
+            members[row] = batch.members[i]
+            found[row, tuple(batch.seeds[j]) if batch.seeds else ()] = run
+    if not found:
+        raise ValueError(f"{runs.folder.name} has no segment that is finished yet.")
+    seeds = list(dict.fromkeys(seed for _, seed in found))
+    names = np.array([[found.get((row, seed), "") for seed in seeds] for row in members], object)
+    return list(members.values()), seeds, names
+
+
+def _trained(runs: Runs, names: np.ndarray) -> np.ndarray:
+    """The names of the runs that were trained in each segment, as `Runs.fill` gets them."""
+    histories = {at: runs.history(run) for at, run in np.ndenumerate(names) if run}
+    total = 1 + max(map(max, histories.values()))
+    trained = np.full((*names.shape, total), "", object)
+    for at, history in histories.items():
+        trained[(*at, list(history))] = list(history.values())
+    trained = np.where(np.arange(total) < runs.ends(names, total)[:, None, None], trained, "")
+    return trained[:, :, : 1 + np.flatnonzero((trained != "").any(axis=(0, 1)))[-1]]
 
 
 def _blanks(metrics: Mapping[str, str], shape: tuple[int, ...]) -> list[np.ndarray]:

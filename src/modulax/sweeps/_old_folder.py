@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from ._description import name_of
@@ -29,18 +30,6 @@ def converted(folder: Any, notes: dict[str, Any]) -> dict[str, Any]:
             f"it with that version, or choose another folder."
         )
     members = [name_of(text) for text in notes["members"]]
-    batches = []
-    for program, width in zip(programs, widths, strict=True):
-        places = [place for place, x in enumerate(notes["programs"]) if x == program]
-        for rows in (places[i : i + width] for i in range(0, len(places), width)):
-            batches.append({
-                "runs": [[name_of(program, members[i], key, "") for key in notes["keys"]] for i in rows],
-                "members": [members[i] for i in rows],
-                "seeds": notes["keys"],
-                "program": program,
-                "width": width,
-                "is_named": False,
-            })  # fmt: skip
     return {
         "metrics": notes["metrics"],
         "in_segments": "-" in programs[0],
@@ -50,8 +39,24 @@ def converted(folder: Any, notes: dict[str, Any]) -> dict[str, Any]:
             for member, text in zip(members, notes["members"], strict=True)
         },
         "calls": [{"kind": "run", "versions": notes["versions"], "commit": None, "tags": {}}],
-        "batches": batches,
+        "batches": list(_batches(notes, members, dict(zip(programs, widths, strict=True)))),
     }
+
+
+def _batches(notes: dict[str, Any], members: list[str], widths: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """The batches of the members of each program, of its width."""
+    for program, width in widths.items():
+        places = [place for place, x in enumerate(notes["programs"]) if x == program]
+        for start in range(0, len(places), width):
+            rows = places[start : start + width]
+            yield {
+                "runs": [[name_of(program, members[i], key, "") for key in notes["keys"]] for i in rows],
+                "members": [members[i] for i in rows],
+                "seeds": notes["keys"],
+                "program": program,
+                "width": width,
+                "is_named": False,
+            }
 
 
 def _values(text: str) -> dict[str, float]:

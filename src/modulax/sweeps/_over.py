@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,12 @@ def over(build: Callable[..., Any], /, **values: Any) -> Over:
                 f"`sweeps.over({name}=...)` has values that are written alike, and a table couldn't tell them apart: "
                 f"{', '.join(texts)}. Give names, and choose by them in `build`."
             )
+    _check_arguments(build, columns)
+    return Over(build, columns)
+
+
+def _check_arguments(build: Callable[..., Any], columns: Mapping[str, Any]) -> None:
+    """Raise an error if a function doesn't take these arguments."""
     call = f"build({', '.join(f'{name}=...' for name in columns)})"
     try:
         inspect.signature(build).bind(**columns)
@@ -95,7 +101,6 @@ def over(build: Callable[..., Any], /, **values: Any) -> Over:
         ) from error
     except ValueError:  # of some builtins and callables, Python doesn't know the signature
         pass
-    return Over(build, columns)
 
 
 def in_shapes(training: Any) -> Over | None:

@@ -89,10 +89,7 @@ def pbt(
     size = len(population)
     replaced = _replaced(population, exploit)
     paths = paths_of(population[0], explore, "sweeps.pbt", 'explore={{"{}": ...}}')
-    # A name that stands for several values, such as the rates of groups, changes each of them by itself.
-    columns = {path: name if len(of_name) == 1 else path for name, of_name in paths.items() for path in of_name}
-    functions = {name: _as_function(name, change) for name, change in explore.items()}
-    changes = {path: functions[name] for name, of_name in paths.items() for path in of_name}
+    columns, changes = _by_path(explore, paths)
     experiment = Experiment(
         population, trainable, key=key, devices=devices, segments=segments, data=data, name="sweeps.pbt", own_keys=True
     )
@@ -112,8 +109,7 @@ def pbt(
                 random = np.random.default_rng(seed_of(experiment.key, segment - 1))
                 so_far = experiment.results(parents=parents)
                 sources = _sources(so_far._finite_costs(metric, mode=mode), replaced, random)
-                before = enumerate(members)
-                members = [x if sources[i] == i else _changed(members[sources[i]], changes, random) for i, x in before]
+                members = _successors(members, sources, changes, random)
                 parents[:, segment] = sources
             others = np.flatnonzero(sources != np.arange(size))
             for place in others.tolist():
@@ -145,6 +141,21 @@ def _replaced(population: Sweep, exploit: float) -> int:
     return int(exploit * size)
 
 
+def _by_path(
+    explore: Mapping[str, Explore], paths: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, str], dict[str, Callable[[float, float], Any]]]:
+    """The column and the change of each value, by its dotted path.
+
+    A name that stands for several values, such as the rates of groups, changes each of them by itself.
+    """
+    columns, changes = {}, {}
+    for name, of_name in paths.items():
+        change = _as_function(name, explore[name])
+        for path in of_name:
+            columns[path], changes[path] = (name if len(of_name) == 1 else path), change
+    return columns, changes
+
+
 def _text(change: Explore) -> str:
     """A change as a folder notes it; of a function, it notes the values that this returned."""
     return repr(change) if isinstance(change, (int, float, AbstractSpace)) else ""
@@ -168,6 +179,14 @@ def _as_function(name: str, change: Any) -> Callable[[float, float], Any]:
             f"`sweeps.LogUniform(low, high)`, or a function of the value and a random number in [0, 1)."
         )
     return lambda value, u: value * change if u < 0.5 else value / change
+
+
+def _successors(
+    members: Members, sources: np.ndarray, changes: Changes, random: np.random.Generator
+) -> list[AbstractTransform]:
+    """The members, and in the place of a replaced one its source with changed hyperparameters."""
+    pairs = enumerate(sources.tolist())
+    return [members[i] if source == i else _changed(members[source], changes, random) for i, source in pairs]
 
 
 def _sources(scores: np.ndarray, replaced: int, random: np.random.Generator) -> np.ndarray:

@@ -281,23 +281,29 @@ def _against(ax: Any, panels: Panels, column: Column, lines: Sequence[Lines], ma
     x = _numbers_across(ax, column.scale()) if column.is_numeric else _names_across(ax, column)
     ax.set_ylabel(f"final {panels.metric}" if len(panels.steps) > 1 else panels.metric)
     set_heights(ax, panels.limits, panels.mode)
-    for name, of_line, color in lines:
-        members = of_line[~np.isnan(x[of_line])]
+    for line in lines:
+        members = line.members[~np.isnan(x[line.members])]
         if members.size:
-            label, handle = _final_values(ax, panels, x, members, color, joined=column.is_numeric)
-            if name or label:
-                panels.legend.setdefault(name or label, handle)
-            if name and label and marks_best:
-                ax.set_title(label)
-            best = members[panels.costs[members].argmin()]
-            if marks_best and np.isfinite(panels.costs[best]):
-                ax.plot(x[best], panels.final.middle[best], "o", color=color, markersize=7, zorder=4)
+            _line_against(ax, panels, x, line._replace(members=members), column.is_numeric, marks_best)
     for _, members, color in lines:
         _mark_bad(ax, panels, x[members[panels.is_bad[members] & ~np.isnan(x[members])]], color)
     best = panels.best
     if best is not None and not np.isnan(x[best]):
         mark = ax.plot(x[best], panels.final.middle[best], "o", color=BEST, markersize=6, zorder=5)
         panels.legend.setdefault(panels.best_text(best), mark[0])
+
+
+def _line_against(ax: Any, panels: Panels, x: np.ndarray, line: Lines, joined: bool, marks_best: bool) -> None:
+    """The final values of members of one color, as in `_against`."""
+    name, members, color = line
+    label, handle = _final_values(ax, panels, x, members, color, joined=joined)
+    if name or label:
+        panels.legend.setdefault(name or label, handle)
+    if name and label and marks_best:
+        ax.set_title(label)
+    best = members[panels.costs[members].argmin()]
+    if marks_best and np.isfinite(panels.costs[best]):
+        ax.plot(x[best], panels.final.middle[best], "o", color=color, markersize=7, zorder=4)
 
 
 def _numbers_across(ax: Any, scale: Scale) -> np.ndarray:

@@ -281,10 +281,7 @@ class Runs:
             at = np.array(rows)
             return [x[at[:, :, 1], at[:, :, 2]] for x in carry]
         hosts = {number: [fetched(x) for x in carry] for number, carry in carries.items()}
-        return [
-            np.stack([np.stack([hosts[number][leaf][i, j] for number, i, j in row]) for row in rows])
-            for leaf in range(len(lane.structure.names))
-        ]
+        return [_stacked(hosts, rows, leaf) for leaf in range(len(lane.structure.names))]
 
     def write(self, batch: Batch, metrics: list[np.ndarray]) -> None:
         """Write a segment of a batch that was trained."""
@@ -343,3 +340,8 @@ class Runs:
         found = {segment: run for batch in own for segment in range(batch.first, batch.done)}
         parents = {batch.parents[run] for batch in own if run in batch.parents}
         return functools.reduce(lambda later, parent: self.history(parent) | later, parents, found)
+
+
+def _stacked(carries: Mapping[int, Sequence[np.ndarray]], rows: Sequence[Any], leaf: int) -> np.ndarray:
+    """A leaf of carries of several batches, for rows of runs that are named by batch, member and seed."""
+    return np.stack([np.stack([carries[number][leaf][i, j] for number, i, j in row]) for row in rows])

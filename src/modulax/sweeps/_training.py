@@ -364,3 +364,24 @@ class LaneProgram:
         """Run the program for so many members and seeds."""
         arrays = [placed(x, sharding) for x, sharding in zip(leaves, self.shardings, strict=True)]
         return self.compiled(size)(self.consts, *arrays)
+
+
+def check_training(name: str, training: Any, segments: int, *, has_data: bool) -> None:
+    """Raise an error if the training can't be called, or can't be cut into segments."""
+    if (trainable := in_segments(training)) is not None:
+        check_arguments("start", trainable.start, "start(optimizer, key)")
+        third = ", batch" if has_data else ", segment" if takes_number(trainable.advance) else ""
+        check_arguments("advance", trainable.advance, f"advance(optimizer, carry{third})")
+        return
+    if not callable(training) or isinstance(training, AbstractTransform):
+        raise TypeError(
+            f"`{name}` needs the training as a function, `train(optimizer, key)`, or as a "
+            f"`sweeps.Trainable(start, advance)`; got {training!r}."
+        )
+    if segments != 1 or has_data:
+        what = "data=..." if has_data else f"segments={segments}"
+        raise ValueError(
+            f"`{name}({what})` needs a training that can be cut into segments: `sweeps.Trainable(start, advance)` in "
+            f"place of a function."
+        )
+    check_arguments("train", training, "train(optimizer, key)")
