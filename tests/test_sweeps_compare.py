@@ -149,6 +149,8 @@ def test_the_expected_best_is_that_of_all_choices():
     for k, found in enumerate(_statistics.best_of(costs, reported), start=1):
         chosen = [min(places, key=lambda i: costs[i]) for places in itertools.combinations(range(4), k)]
         assert found == pytest.approx(np.mean([reported[i] for i in chosen]))
+    many = np.arange(1200.0)  # binomial coefficients of so many overflow
+    np.testing.assert_allclose(_statistics.best_of(many, many), (1200 - np.arange(1, 1201)) / np.arange(2, 1202))
 
 
 def test_ranks_ties_and_the_table(comparison: sweeps.Comparison):

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import comb
 
 from ._panels import REDUCTIONS
 
@@ -60,6 +59,9 @@ def best_of(costs: np.ndarray, reported: np.ndarray) -> np.ndarray:
         reported: what is reported of it.
     """
     in_order = reported[np.argsort(costs, kind="stable")]
-    n, k = len(costs), np.arange(1, len(costs) + 1)[:, None]
-    # The best of k is the member of rank i if the others are among the n - 1 - i worse ones.
-    return (comb(n - 1 - np.arange(n), k - 1) / comb(n, k)) @ in_order
+    n = len(costs)
+    # The chance that the k members have that of rank i, if they have none of the better ones. Quotients of binomial
+    # coefficients overflow from about a thousand members on.
+    chosen = np.minimum(np.arange(1, n + 1)[:, None] / (n - np.arange(n)), 1)
+    none_before = np.cumprod(np.hstack([np.ones((n, 1)), 1 - chosen[:, :-1]]), axis=1)
+    return (chosen * none_before) @ in_order
