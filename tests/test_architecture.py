@@ -61,7 +61,6 @@ NOT_IMPORTED = {"flax", "orbax", "optax", "matplotlib", "chex", "optuna", "tqdm"
 # Imports inside a function: (file below src/modulax, module as written) and the reason. An entry may be a third party
 # that the file could not import at the top.
 LAZY_IMPORTS: dict[tuple[str, str], str] = {
-    ("_support/plotting.py", "matplotlib.pyplot"): "an extra, which only plots need",
     ("sweeps/_optuna.py", "optuna"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.study"): "an extra, which only `sweeps.optuna` needs",
     ("sweeps/_optuna.py", "optuna.trial"): "an extra, which only `sweeps.optuna` needs",

@@ -1,7 +1,7 @@
 """Properties of single schedules: their ends and edges, fractions of a run, plots, and the errors they raise."""
 
-import builtins
 import re
+import sys
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
@@ -191,14 +191,7 @@ def test_a_plot_shows_the_values():
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    found = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return found(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=re.escape('pip install "modulax[plot]"')):
         S.Constant(1.0).plot(3)
 

@@ -18,7 +18,7 @@ from typing_extensions import TypeIs
 from .._support.arithmetic import default_float
 from .._support.checks import POSITIVE, Requirement, listing, require
 from .._support.module import with_fields
-from .._support.plotting import pyplot
+from .._support.packages import pyplot
 from .._support.printing import format_value
 from .._support.tracing import call_user, is_tracing
 from .._support.types import ARRAY_TYPES, ScheduleFunction, State

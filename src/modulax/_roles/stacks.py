@@ -62,7 +62,8 @@ def is_followed(shape: Shape, bias: Shape) -> bool:
 def _axis(node: Names, inside: Shapes, axes: Shape) -> int | None:
     """The axis along which the arrays in a node are stacked."""
     # A matrix has three axes there, and so has every kernel.
-    if max(map(len, inside.values())) < 3 or any(len(x) < 2 + (names[-1] == "kernel") for names, x in inside.items()):
+    most = max(map(len, inside.values()), default=0)
+    if most < 3 or any(len(x) < 2 + (names[-1] == "kernel") for names, x in inside.items()):
         return None
     even = [axis for axis in axes if len({shape[axis : axis + 1] for shape in inside.values()}) == 1]
     return next((i for i in even if _is_shown(inside, i) or (i == axes[0] and _is_named(node, inside))), None)

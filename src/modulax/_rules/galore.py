@@ -150,6 +150,9 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer, AbstractLowRank[GaLore
         small = _projected(params, self._sides(self._layouts(params), jtu.tree_leaves(state.projector)))
         return dataclasses.replace(state, base_optimizer_state=self.base_optimizer.init(small))
 
+    def projects_rows(self, shape):
+        return super().projects_rows(shape) if self.follow == "paper" else shape[-2] >= shape[-1]
+
     def update_matrix(self, now, g, s, p):
         del now, p
         return g, s

@@ -33,8 +33,7 @@ class AbstractLowRank(AbstractMatrixwise[S]):
 
     def projects_rows(self, shape: tuple[int, ...]) -> bool:
         """Return whether the rows of matrices of some shape are projected: if there are few, or if it is square."""
-        rows, columns = shape[-2:]
-        return rows <= columns if getattr(self, "follow", "paper") == "paper" else rows >= columns
+        return shape[-2] <= shape[-1]
 
     def projector_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the projectors of matrices of some shape."""

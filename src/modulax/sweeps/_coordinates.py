@@ -11,7 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer
-from .._support.plotting import pyplot
+from .._support.packages import pyplot
 from ._experiment import checked_key
 
 LossFunction = Callable[[Any], tuple[Array, Mapping[str, Array]]]

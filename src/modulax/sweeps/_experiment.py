@@ -80,10 +80,11 @@ class Experiment:
         own_keys: bool = False,
     ):
         has_data = data is not None
-        if in_shapes(training) is None:
+        is_one = in_shapes(training) is None
+        if is_one:
             check_training(name, training, segments, has_data=has_data)  # first: the two may have been swapped
         self.sweep, of_groups = trainings(name, as_sweep(sweep), training)
-        for of_one in of_groups:
+        for of_one in () if is_one else of_groups:
             check_training(name, of_one, segments, has_data=has_data)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
@@ -133,6 +134,10 @@ class Experiment:
             self.runs = Runs(folder)
             # All processes have read the folder when the first one writes to it, since all must take part in this.
             self._budget = budget_of(list(self.where.mesh.devices.flat), settings.memory)
+            self._programs = [x.digest() if folder.path or settings.workers else "" for x in self.structures]
+            if settings.workers is not None:
+                self._budget = math.inf  # a worker looks at its own memory
+                settings.workers.prepare(self.structures, self._programs, self.data, folder.path)
             self._describe(kind, search)
             self.bar.total(work * self.names.shape[1])
             try:
@@ -151,11 +156,6 @@ class Experiment:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
         folder, places = self.runs.folder, range(len(self.sweep))
         self._member_names = [name_of(self._described(i)) if folder.path else str(i) for i in places]
-        workers, structures = self._settings.workers, self.structures
-        self._programs = [structure.digest() if folder.path or workers else "" for structure in structures]
-        if workers is not None:
-            self._budget = math.inf  # a worker looks at its own memory
-            workers.prepare(structures, self._programs, self.data, folder.path)
         if folder.path is not None:
             programs = defaultdict[str, list[str]](list)
             for structure, program in zip(self.structures, self._programs, strict=True):

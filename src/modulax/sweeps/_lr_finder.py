@@ -13,7 +13,7 @@ from .._protocol.hyperparameters import find_paths, value_at
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.transform import AbstractTransform
 from .._support.checks import check_integer, listing
-from .._support.plotting import pyplot
+from .._support.packages import pyplot
 from ._experiment import Experiment, Settings
 from ._hooks import Hook
 from ._plots import set_heights

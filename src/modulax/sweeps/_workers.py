@@ -4,7 +4,6 @@ A task is a batch with its next segment, or with all of them if there is neither
 that calls `run` writes the folder.
 """
 
-import importlib
 import itertools
 import math
 import pickle
@@ -17,6 +16,7 @@ from typing import Any
 
 import jax
 
+from .._support.packages import imported
 from . import _tasks
 from ._data import Data
 from ._population import Structure
@@ -57,10 +57,7 @@ class Workers:
                 "`executor=` is for one process, which sends tasks to others. In a job of `jax.distributed`, leave it "
                 "out: all processes of the job train the sweep together."
             )
-        try:
-            self._dumps: Callable[[Any], bytes] = importlib.import_module("cloudpickle").dumps
-        except ImportError as error:
-            raise ImportError('`executor=` requires cloudpickle: `pip install "modulax[sweeps]"`.') from error
+        self._dumps: Callable[[Any], bytes] = imported("cloudpickle", "executor=", "sweeps").dumps
         self._executor = executor
         self._devices, self._memory = devices, memory
         self._broken: Exception | None = None

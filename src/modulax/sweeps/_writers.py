@@ -9,7 +9,6 @@ import abc
 import contextlib
 import csv
 import dataclasses
-import importlib
 import os
 import secrets
 import time
@@ -21,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._support.checks import listing
+from .._support.packages import imported
 from ._hooks import Row
 
 Steps = Mapping[int, Mapping[str, float]]  # the values of the metrics, by step and name
@@ -38,11 +38,7 @@ class AbstractWriter(contextlib.AbstractContextManager[None]):
     metrics: str | Sequence[str] | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        try:
-            self._package: Any = importlib.import_module(self.package)
-        except ImportError as error:
-            name = f"sweeps.writers.{type(self).__name__}"
-            raise ImportError(f'`{name}` requires {self.package}: `pip install "modulax[writers]"`.') from error
+        self._package = imported(self.package, f"sweeps.writers.{type(self).__name__}", "writers")
         self._runs: dict[str, Any] = {}  # that were begun, by the name of the row
 
     def __call__(self, rows: Sequence[Row]) -> None:
