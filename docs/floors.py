@@ -13,12 +13,20 @@ _ROW, _WIDTH, _GAP, _LETTER = 54, 760, 14, 6.3  # pixels
 def imports_between_rooms() -> dict[str, set[str]]:
     """The rooms from which each room imports: files and packages at the root of the package."""
     found: dict[str, set[str]] = {}
+    homes = {name: module.split(".")[0] for name, module in public_names()}
     for file in sorted(PACKAGE.rglob("*.py")):
         inside = file.relative_to(PACKAGE).with_suffix("").parts
         package = inside[:-1]
         for module in _imported(file, package) if inside != ("__init__",) else ():
-            found.setdefault(inside[0], set()).update({module[0]} - {inside[0]})
+            found.setdefault(inside[0], set()).update({homes.get(module[0], module[0])} - {inside[0]})
     return found
+
+
+def public_names() -> Iterator[tuple[str, str]]:
+    """The public names of the package, each with its module."""
+    for node in ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            yield from ((alias.name, node.module or alias.name) for alias in node.names)
 
 
 def _imported(file: Path, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -14,21 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._containers.chain import Chain
-from .._protocol.container import check_part
-from .._protocol.frozen import freeze_hyperparameters, is_frozen
-from .._protocol.hyperparameters import AbstractHyperparameters
-from .._protocol.masks import AbstractLabels, as_labels, is_call, not_in
-from .._protocol.patterns import by_path
-from .._protocol.transform import AbstractTransform
-from .._roles.labels import by_path_or_role
-from .._roles.role import AbstractRole
-from .._support.checks import brief
-from .._support.keys import is_key_data
-from .._support.printing import format_value
-from .._support.slots import library
-from .._support.types import ARRAY_TYPES
-from .._support.wrong_calls import wrong_call
+from .. import AbstractRole, by_path, freeze_hyperparameters
+from .._plugin.arrays import ARRAY_TYPES, is_key_data
+from .._plugin.labels import AbstractLabels, as_labels, by_path_or_role, is_call, not_in
+from .._plugin.messages import brief, format_value, wrong_call
+from .._plugin.transforms import AbstractHyperparameters, check_part, is_frozen, library
+from ..authoring import AbstractTransform, Chain
 from .optax_names import home, known_elsewhere
 from .registry import get
 

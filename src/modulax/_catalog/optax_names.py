@@ -5,9 +5,8 @@ The lower layers load it only to write an error message.
 
 import operator
 
-from .._support.checks import suggestion
-from .._support.slots import library
-from .._support.wrong_calls import foreign_attribute
+from .._plugin.messages import foreign_attribute, suggestion
+from .._plugin.transforms import library
 from .vocabulary import ELSEWHERE, NOT_HERE
 
 # Names that differ by more than case, underscores and the `_schedule` suffix, which `home` handles.

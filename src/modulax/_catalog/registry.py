@@ -11,12 +11,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._protocol.container import check_part
-from .._protocol.extra_arguments import required_arguments
-from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import AbstractTransform, everything_in
-from .._support.checks import brief, listing
-from .._support.slots import library
+from .._plugin.messages import brief, listing
+from .._plugin.transforms import check_part, everything_in, library, required_arguments
+from ..authoring import AbstractOptimizer, AbstractTransform
 from .bibliography import Reference, publications
 from .optax_names import home, known_elsewhere, plain
 

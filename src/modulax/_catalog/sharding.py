@@ -11,15 +11,12 @@ import jax.tree_util as jtu
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from jaxtyping import PyTree
 
-from .._protocol.container import check_optimizer
-from .._protocol.transform import AbstractTransform
-from .._support.checks import listing
-from .._support.methods import explained
-from .._support.placement import cuts_tiles, sharding_along
-from .._support.types import Params
-from ..tree._paths import Names, named_leaves
-from ..tree._stacks import stacked_states
-from ..tree._state import declarations, init_even_if_empty, is_per_matrix, owners
+from .._plugin.arrays import cuts_tiles, sharding_along
+from .._plugin.messages import explained, listing
+from .._plugin.states import declarations, init_even_if_empty, is_per_matrix, owners, stacked_states
+from .._plugin.transforms import check_optimizer
+from .._plugin.trees import Names, named_leaves
+from ..authoring import AbstractTransform, Params
 
 
 @explained

@@ -10,19 +10,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._containers.chain import is_chain
-from .._protocol.container import AbstractContainer, check_optimizer
-from .._protocol.hyperparameters import AbstractHyperparameters
-from .._protocol.masks import AbstractLabels, received, select
-from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.over_steps import known_values, largest
-from .._protocol.transform import AbstractTransform, Part, everything_in
-from .._roles.find import Roles, model_of, table_of
-from .._roles.labels import read_by_role, with_roles
-from .._support.checks import listing
-from .._support.methods import explained
-from .._support.tables import html_table
-from ..tree._math import shapes_of
+from .. import Part, Roles
+from .._plugin.containers import is_chain
+from .._plugin.labels import AbstractLabels, model_of, read_by_role, received, select, table_of, with_roles
+from .._plugin.messages import explained, html_table, listing
+from .._plugin.transforms import AbstractHyperparameters, check_optimizer, everything_in, known_values, largest
+from .._plugin.trees import shapes_of
+from ..authoring import AbstractContainer, AbstractOptimizer, AbstractTransform
 from .describe import FROZEN, NO_HEAD, NO_LEAF_DECAYS, Description, describe
 from .likely_mistakes import lost_steps, trained_hyperparameters, warnings_in, wrong_numbers
 from .rates import is_of_library, parts_over_run

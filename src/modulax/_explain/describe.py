@@ -22,23 +22,33 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import PyTree
 
-from .._protocol.container import check_optimizer
-from .._protocol.hyperparameters import AbstractHyperparameters, batched_number
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import AbstractLabels, applies_to, mask_of, select
-from .._protocol.over_steps import values_over_steps
-from .._protocol.schedule import AbstractSchedule, is_schedule, title
-from .._protocol.transform import AbstractTransform, Part
-from .._roles.find import model_of, table_of
-from .._roles.labels import roles_read_by, taken_as_hidden, with_roles
-from .._support.methods import explained
-from .._support.printing import format_value
-from .._support.tables import html_table, table
-from .._support.types import Params, State
-from ..tree._math import shapes_of
-from ..tree._paths import leaves_with_paths
-from ..tree._stacks import stacked_states, unstack
-from ..tree._state import init_even_if_empty, owners
+from .. import Part
+from .._plugin.arrays import State
+from .._plugin.labels import (
+    AbstractLabels,
+    applies_to,
+    mask_of,
+    model_of,
+    roles_read_by,
+    select,
+    table_of,
+    taken_as_hidden,
+    with_roles,
+)
+from .._plugin.messages import explained, format_value, html_table, table
+from .._plugin.states import init_even_if_empty, owners, stacked_states
+from .._plugin.transforms import (
+    AbstractHyperparameters,
+    batched_number,
+    check_optimizer,
+    is_schedule,
+    title,
+    values_over_steps,
+)
+from .._plugin.trees import leaves_with_paths, shapes_of
+from ..authoring import AbstractLeafwise, AbstractTransform, Params
+from ..schedules import AbstractSchedule
+from ..tree import unstack
 from .likely_mistakes import lost_steps, warnings_in
 from .order import clips_of_steps
 from .rates import Rate, parts_over_run, rates_of

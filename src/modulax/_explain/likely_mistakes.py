@@ -18,17 +18,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import PyTree
 
-from .._protocol.extra_arguments import RATES
-from .._protocol.hyperparameters import AbstractHyperparameters
-from .._protocol.masks import select
-from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.over_steps import known_values, largest
-from .._protocol.schedule import AbstractSchedule, is_schedule, title
-from .._support.arithmetic import is_inexact_array, is_narrower
-from .._support.checks import listing
-from .._support.types import Params
-from ..tree._math import trainable
-from ..tree._paths import dotted, leaves_with_paths
+from .._plugin.arrays import is_inexact_array, is_narrower
+from .._plugin.labels import select
+from .._plugin.messages import listing
+from .._plugin.transforms import RATES, AbstractHyperparameters, is_schedule, known_values, largest, title
+from .._plugin.trees import dotted, leaves_with_paths, trainable
+from ..authoring import AbstractOptimizer, Params
+from ..schedules import AbstractSchedule
 from .order import clips_of_steps, mistakes_in_order
 from .rates import Rate, parts_over_run, rates_of
 

@@ -18,18 +18,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._protocol.container import AbstractContainer
-from .._protocol.extra_arguments import RATES
-from .._protocol.hyperparameters import AbstractHyperparameters
-from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.schedule import is_schedule
-from .._protocol.schedule_values import at_last_step, with_factors
-from .._support.module import AbstractState, kind_of
-from .._support.tracing import tracing
-from .._transforms.by_path import AbstractMultiplier
-from ..tree._paths import Names, is_plain, key_names, leaves_with_paths
-from ..tree._quantized import is_quantized
-from ..tree._stacks import unstack
+from .._plugin.arrays import tracing
+from .._plugin.labels import AbstractMultiplier
+from .._plugin.states import is_quantized, kind_of
+from .._plugin.transforms import RATES, AbstractHyperparameters, at_last_step, is_schedule, with_factors
+from .._plugin.trees import Names, is_plain, key_names, leaves_with_paths
+from ..authoring import AbstractContainer, AbstractOptimizer, AbstractState
+from ..tree import unstack
 from .rates import Rate, factors_held, is_of_library, parts_over_run, rates_by_pattern, rates_of
 
 

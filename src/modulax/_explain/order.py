@@ -6,13 +6,10 @@ from collections.abc import Iterator, Sequence
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._containers.chain import is_chain
-from .._containers.order import LastOne, decays_in, in_any, is_last, last_one_in
-from .._protocol.container import AbstractContainer
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import applies_to
-from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, keeps_gradients
+from .._plugin.containers import LastOne, decays_in, in_any, is_chain, is_last, last_one_in
+from .._plugin.labels import applies_to
+from .._plugin.transforms import KEEPS_PARAMETERS, keeps_gradients
+from ..authoring import AbstractContainer, AbstractLeafwise, AbstractOptimizer, AbstractTransform
 
 
 def mistakes_in_order(transform: AbstractTransform, tree: PyTree) -> Iterator[str]:

@@ -12,11 +12,10 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Float
 
-from .._protocol.schedule import AbstractSchedule, AbstractStatefulSchedule, has_stateful_schedule, is_schedule, title
-from .._protocol.schedule_values import schedule_states, with_current_values
-from .._support.dependence import sources_of
-from .._support.tracing import tracing
-from ..tree._paths import key_names
+from .._plugin.arrays import sources_of, tracing
+from .._plugin.transforms import has_stateful_schedule, is_schedule, schedule_states, title, with_current_values
+from .._plugin.trees import key_names
+from ..schedules import AbstractSchedule, AbstractStatefulSchedule
 
 
 class PassedOn(AbstractSchedule):

@@ -11,13 +11,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.masks import applies_to, select
-from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.transform import Part
-from .._support.module import AbstractState
-from .._transforms.by_path import AbstractMultiplier
-from ..tree._paths import Names
+from .. import Part
+from .._plugin.labels import AbstractMultiplier, applies_to, select
+from .._plugin.trees import Names
+from ..authoring import AbstractLeafwise, AbstractOptimizer, AbstractState
 from .over_run import transform_over_run
 
 

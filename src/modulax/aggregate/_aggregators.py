@@ -8,11 +8,20 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, PyTree
 
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.transform import EmptyState
-from .._support.arithmetic import at_least_float32, safe_increment, zeros_in
-from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Params, Shared, State, Updates
+from .._plugin.arrays import State
+from ..authoring import (
+    AbstractLeafwise,
+    AbstractState,
+    Count,
+    EmptyState,
+    Params,
+    Shared,
+    Updates,
+    like_params,
+    shared,
+    zeros_in,
+)
+from ..numerics import at_least_float32, safe_increment
 from ._base import AbstractAggregator, as_axes, check_steps, means
 
 

@@ -11,11 +11,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import at_least_float32
-from .._support.checks import check_integer
-from .._support.types import Params, State, Updates
-from ..tree._paths import leaves_with_paths
+from .._plugin.arguments import check_integer
+from .._plugin.arrays import State
+from .._plugin.trees import leaves_with_paths
+from ..authoring import AbstractTransform, Params, Updates
+from ..numerics import at_least_float32
 
 
 class AbstractAggregator(AbstractTransform):

@@ -7,16 +7,23 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._containers.chain import Chain
-from .._protocol.container import AbstractContainer, required_part
-from .._protocol.fields import Number, number
-from .._protocol.transform import AbstractTransform, zeros_returned
-from .._support.checks import DECAY
-from .._support.module import AbstractState, nested
-from .._support.types import Params, State, Updates
-from .._support.varying import cond
-from .._transforms.basic import Identity
-from ..tree._search import get_all_with_path
+from .. import Identity
+from .._plugin.arrays import State, cond
+from .._plugin.transforms import zeros_returned
+from ..authoring import (
+    DECAY,
+    AbstractContainer,
+    AbstractState,
+    AbstractTransform,
+    Chain,
+    Number,
+    Params,
+    Updates,
+    nested,
+    number,
+    required_part,
+)
+from ..tree import get_all_with_path
 from ._base import AbstractAggregator, as_axes
 from ._statistics import GetPerElementMeanAndSumSqDiffGrads, TrackPerElementMeanAndVarianceWithEma
 

@@ -8,26 +8,30 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .._protocol.fields import Number, number
-from .._protocol.transform import AbstractTransform, EmptyState
-from .._support.arithmetic import (
-    abs_sq,
-    at_least_float32,
+from .._plugin.arrays import State, real_dtype
+from .._plugin.messages import listing
+from .._plugin.trees import align, leaves_by_names
+from ..authoring import (
+    DECAY,
+    AbstractState,
+    AbstractTransform,
+    Count,
+    EmptyState,
+    Number,
+    Params,
+    Updates,
     bias,
     default_float,
+    like_params,
     moment,
+    number,
     ratio,
-    real_dtype,
-    safe_increment,
     second_moment_like,
+    shared,
     zeros_in,
 )
-from .._support.checks import DECAY, listing
-from .._support.module import AbstractState, like_params, shared
-from .._support.types import Count, Params, State, Updates
-from ..tree._align import align
-from ..tree._paths import leaves_by_names
-from ..tree._search import get_all_with_path
+from ..numerics import abs_sq, at_least_float32, safe_increment
+from ..tree import get_all_with_path
 from ._base import AbstractAggregator, as_axes, check_steps, get_batch_size_from_per_elt_updates, wide
 
 

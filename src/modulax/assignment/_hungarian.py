@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int
 
-from .._support.arguments import check_matrix, promoted, real_arrays
-from .._support.value_checks import traced_check
+from .._plugin.arguments import check_matrix, promoted, real_arrays, traced_check
 
 
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[Int[Array, " k"], Int[Array, " k"]]:

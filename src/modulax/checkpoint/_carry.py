@@ -21,15 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import at_least_float32, is_narrower
-from .._support.checks import listing
-from .._support.module import AbstractState
-from .._support.types import Params, State
-from ..tree._math import trainable
-from ..tree._paths import Names, join, named_leaves
-from ..tree._quantized import is_quantized
-from ..tree._stacks import stack_like, unstack
+from .._plugin.arrays import State, is_narrower
+from .._plugin.messages import listing
+from .._plugin.states import is_quantized, stack_like
+from .._plugin.trees import Names, join, named_leaves, trainable
+from ..authoring import AbstractState, AbstractTransform, Params
+from ..numerics import at_least_float32
+from ..tree import unstack
 from ._parts import Found, StatePart, boxed, parts_of, quotient, shapes_of, states_in
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import PyTree
 
-from ..tree._paths import Names, join, split
+from .._plugin.trees import Names, join, split
 from ._low_bit import Side
 from ._names import Report, Template, match, stored
 from ._renaming import Rename, leaving_out

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._support.checks import listing
-from ..tree._paths import Names, join
+from .._plugin.messages import listing
+from .._plugin.trees import Names, join
 from ._low_bit import by_end
 from ._nesting import Nesting, Place
 from ._stored import is_key

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ..tree._paths import named_leaves
-from ..tree._stacks import unstack
+from .._plugin.trees import named_leaves
+from ..tree import unstack
 from ._convert import fill
 from ._names import Template, named
 from ._stored import nested, plain

@@ -19,9 +19,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from ..numerics._quantized import Quantized, form_of, quantized
-from ..tree._paths import Names
-from ..tree._quantized import is_quantized
+from .._plugin.arrays import form_of, quantized
+from .._plugin.states import is_quantized
+from .._plugin.trees import Names
+from ..states import Quantized
 
 
 def widened(tree: PyTree) -> PyTree:

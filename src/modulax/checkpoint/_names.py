@@ -21,10 +21,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._support.arithmetic import is_numeric_array
-from .._support.checks import listing
-from ..tree._paths import Names, is_joined, join, key_names, named_leaves, split
-from ..tree._stacks import stack_like, unstack
+from .._plugin.arrays import is_numeric_array
+from .._plugin.messages import listing
+from .._plugin.states import stack_like
+from .._plugin.trees import Names, is_joined, join, key_names, named_leaves, split
+from ..tree import unstack
 from ._copies import remarks_on_copies
 from ._nesting import Nesting
 from ._renaming import Rename, propose, renamed

@@ -14,10 +14,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import states  # noqa: F401 (defines every class of the library that `nesting_fields` lists)
-from .._protocol.container import AbstractContainer
-from .._support.module import AbstractState, FieldKind, every_field, with_subclasses
-from ..tree._paths import Names
-from ..tree._state import Section, sections, states_with_names
+from .._plugin.states import FieldKind, Section, every_field, sections, states_with_names, with_subclasses
+from .._plugin.trees import Names
+from ..authoring import AbstractContainer, AbstractState
 
 
 class Place(NamedTuple):

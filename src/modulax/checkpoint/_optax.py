@@ -15,12 +15,11 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import listing
-from ..tree._paths import Names, join, named_leaves, split
-from ..tree._quantized import dequantize
-from ..tree._stacks import unstack
-from ..tree._state import outermost, states_with_names
+from .._plugin.messages import listing
+from .._plugin.states import outermost, states_with_names
+from .._plugin.trees import Names, join, named_leaves, split
+from ..authoring import AbstractTransform
+from ..tree import dequantize, unstack
 from ._convert import check, fill_by_name
 from ._low_bit import Side, widened
 from ._names import Report, Template, named

@@ -13,9 +13,9 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from .._support.checks import listing
-from ..compat._states import CLASSES, OTHER_COUNTS
-from ..tree._paths import Names
+from .._plugin.messages import listing
+from .._plugin.trees import Names
+from ..compat._plugin import CLASSES, OTHER_COUNTS
 from ._nesting import nesting_fields
 from ._stored import nested
 

@@ -15,15 +15,13 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._containers.chain import is_chain_state
-from .._protocol.transform import AbstractTransform
-from .._support.checks import listing
-from .._support.module import AbstractState
-from ..compat._whole import Traced, Whole, whole_from_optax, whole_to_optax
-from ..tree._math import shapes_of
-from ..tree._paths import Names, join, key_names, named_leaves
-from ..tree._stacks import unstack
-from ..tree._state import one_level, outermost, states_with_names
+from .._plugin.containers import is_chain_state
+from .._plugin.messages import listing
+from .._plugin.states import one_level, outermost, states_with_names
+from .._plugin.trees import Names, join, key_names, named_leaves, shapes_of
+from ..authoring import AbstractState, AbstractTransform
+from ..compat._plugin import Traced, Whole, whole_from_optax, whole_to_optax
+from ..tree import unstack
 from ._low_bit import widened
 from ._optax_nesting import Pairing
 from ._stored import as_stored, cast, is_key, plain

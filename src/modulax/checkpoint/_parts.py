@@ -10,12 +10,10 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import PyTree
 
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.transform import AbstractTransform, keeps_gradients
-from .._support.module import AbstractState, FieldKind, kind_of
-from ..tree._paths import Names, key_names, longest_prefix, named_leaves
-from ..tree._quantized import is_quantized
-from ..tree._state import one_level, states_with_names
+from .._plugin.states import FieldKind, is_quantized, kind_of, one_level, states_with_names
+from .._plugin.transforms import keeps_gradients
+from .._plugin.trees import Names, key_names, longest_prefix, named_leaves
+from ..authoring import AbstractLeafwise, AbstractState, AbstractTransform
 
 
 class Found(NamedTuple):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .._support.checks import listing
-from .._support.module import AbstractState, every_field
-from ..tree._paths import Names, join, split
+from .._plugin.messages import listing
+from .._plugin.states import every_field
+from .._plugin.trees import Names, join, split
+from ..authoring import AbstractState
 from ._stored import as_stored, has_dtype_of
 
 Rename = Mapping[str, str] | Callable[[str], str | None] | None

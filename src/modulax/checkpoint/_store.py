@@ -27,9 +27,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._support.checks import listing
-from .._support.methods import explained
-from ..tree._paths import Names, join, key_names, split
+from .._plugin.messages import explained, listing
+from .._plugin.trees import Names, join, key_names, split
 from ._convert import fill
 from ._names import Report, Template
 from ._renaming import Rename

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..tree._paths import Names
+from .._plugin.trees import Names
 
 
 def is_key(x: Any) -> bool:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .._roles.find import model_of, roles_of
-from .._roles.role import AbstractRole
-from .._support.checks import listing
-from .._support.types import State
-from ..tree._paths import Names, split
-from ..tree._stacks import unstack
-from ..tree._state import sections, states_with_names
+from .. import AbstractRole
+from .._plugin.arrays import State
+from .._plugin.labels import model_of, roles_of
+from .._plugin.messages import listing
+from .._plugin.states import sections, states_with_names
+from .._plugin.trees import Names, split
+from ..tree import unstack
 from ._convert import load_state_dict
 from ._low_bit import widened
 from ._names import Report, stored

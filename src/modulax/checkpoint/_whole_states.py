@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._support.checks import listing
-from ..tree._paths import Names, join
+from .._plugin.messages import listing
+from .._plugin.trees import Names, join
 from ._nesting import Near, Nesting, Place, add_nearest, candidates
 
 

@@ -11,10 +11,10 @@ import jax
 import jax.flatten_util
 import jax.tree_util as jtu
 
-from .._protocol.container import AbstractContainer, required_part
-from .._protocol.transform import AbstractTransform, everything_in
-from .._support.checks import any_range
-from .._support.tracing import tracing
+from .._plugin.arguments import any_range
+from .._plugin.arrays import tracing
+from .._plugin.transforms import everything_in
+from ..authoring import AbstractContainer, AbstractTransform, required_part
 from ._helpers import is_function
 from ._pairs import Pair, is_pair, without_boundary
 from ._states import CLASSES, MaskedNode

@@ -15,7 +15,8 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.schedule import AbstractSchedule, WrappedSchedule, wraps_function
+from .._plugin.transforms import wraps_function
+from ..schedules import AbstractSchedule, WrappedSchedule
 
 # Libraries whose functions read nothing that changes: that of pytest is in functions with an `assert`.
 _LIBRARIES = {"_pytest", "builtins", "chex", "equinox", "jax", "jaxlib", "math", "modulax", "numpy"}

@@ -10,18 +10,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._containers.chain import Chain, ChainState
-from .._containers.injected import Injected, InjectedState, with_hyperparams
-from .._containers.masked import Masked, MaskedState
-from .._containers.partition import Partition, PartitionState
-from .._containers.reshaping import Flatten, FlattenState, RealAndImaginary, SplitRealAndImaginary, is_complex_pair
-from .._containers.schedule_free import ScheduleFree, ScheduleFreeState
-from .._protocol.schedule import is_schedule
-from .._protocol.schedule_values import schedule_states, with_current_values
-from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import at_least_float32, no_steps, real_dtype
-from ..aggregate import AddMeanVarianceToOpt, Process
-from ..aggregate._process import ProcessState
+from .. import Flatten, Injected, Masked, Partition, RealAndImaginary, ScheduleFree, SplitRealAndImaginary
+from .._plugin.arrays import no_steps, real_dtype
+from .._plugin.containers import is_complex_pair, with_hyperparams
+from .._plugin.transforms import is_schedule, schedule_states, with_current_values
+from ..aggregate import AddMeanVarianceToOpt, Process, ProcessState
+from ..authoring import AbstractTransform, Chain
+from ..numerics import at_least_float32
+from ..states import ChainState, FlattenState, InjectedState, MaskedState, PartitionState, ScheduleFreeState
 from ._around_pairs import AsArrays, AsPython
 from ._layouts import (
     Form,

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from .._catalog.optax_names import home
-from .._protocol.fields import ScalarOrSchedule
-from .._support.checks import any_range
-from .._support.slots import library
-from .._support.wrong_calls import wrong_call
+from .. import ScalarOrSchedule
+from .._catalog._plugin import home
+from .._plugin.arguments import any_range
+from .._plugin.messages import wrong_call
+from .._plugin.transforms import library
 from ._masks import as_mask
 from ._transformations import making, native_in, transformation
 

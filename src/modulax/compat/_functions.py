@@ -12,27 +12,33 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._containers.chain import Chain
-from .._containers.injected import Injected, inject_hyperparams as _inject
-from .._containers.masked import Masked, selective_transform as _selective_transform
-from .._containers.partition import Partition
-from .._containers.reshaping import Flatten
-from .._protocol.container import in_dtypes_of
-from .._protocol.transform import everything_in
-from .._rules.adadelta import Adadelta, ScaleByAdadelta
-from .._rules.adam import ScaleByAdam
-from .._rules.noise import AddNoise, NoisySGD
-from .._rules.optimistic import ScaleByOptimisticGradient
-from .._rules.privacy import DifferentiallyPrivateAggregate
-from .._rules.sophia import Sophia
-from .._support.checks import listing, suggestion
-from .._transforms.backtracking import value_and_grad_from_state as _value_and_grad_from_state
-from .._transforms.basic import Identity, SetToZero, Stateless
-from .._transforms.hessian_diagonal import HutchinsonDiagonal
-from .._transforms.regularization import AddDecayedWeights
-from .._transforms.scaling import ScaleByLearningRate
+from .. import (
+    Adadelta,
+    AddNoise,
+    DifferentiallyPrivateAggregate,
+    Flatten,
+    HutchinsonDiagonal,
+    Identity,
+    Injected,
+    Masked,
+    NoisySGD,
+    Partition,
+    ScaleByAdadelta,
+    ScaleByAdam,
+    ScaleByOptimisticGradient,
+    SetToZero,
+    Sophia,
+    Stateless,
+    inject_hyperparams as _inject,
+    selective_transform as _selective_transform,
+    value_and_grad_from_state as _value_and_grad_from_state,
+)
+from .._plugin.messages import listing, suggestion
+from .._plugin.transforms import everything_in, in_dtypes_of
+from .._plugin.trees import trainable
+from ..authoring import AddDecayedWeights, Chain, ScaleByLearningRate
 from ..losses import dice_loss as _dice_loss
-from ..tree._math import norm, trainable
+from ..tree import norm
 from ._around_pairs import AsPython, beside_pairs, flattened_pair, holds_pair, masked_pair, partition_pair
 from ._layouts import Form, rule_from_optax
 from ._masks import as_groups, as_mask

@@ -8,12 +8,9 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .. import tree
-from .._rules.lbfgs import two_loops
-from .._rules.muon import MuonDimensionNumbers
-from .._support.arithmetic import enable_x64
-from .._transforms import zoom
-from .._transforms.matrices import Matrix, matrices_as, matrices_of
+from .. import MuonDimensionNumbers, tree
+from .._plugin.arrays import enable_x64
+from .._plugin.containers import Matrix, matrices_as, matrices_of, two_loops, zoom
 from ..estimators import MultiNormal
 from ..linalg import orthogonalize
 from ..numerics import abs_sq

@@ -19,20 +19,17 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.container import AbstractContainer, part_fields
-from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.schedule import has_schedule
-from .._protocol.transform import (
-    AbstractStatelessTransform,
+from .. import AbstractStatelessTransform, Part
+from .._plugin.arrays import is_typed_key, no_steps
+from .._plugin.states import AbstractStackedState, kind_of, with_fields
+from .._plugin.transforms import has_schedule, is_empty, part_fields
+from ..authoring import (
+    AbstractContainer,
+    AbstractLeafwise,
+    AbstractState,
     AbstractTransform,
     EmptyState as OurEmptyState,
-    Part,
-    is_empty,
 )
-from .._support.arithmetic import no_steps
-from .._support.keys import is_typed_key
-from .._support.module import AbstractState, kind_of, with_fields
-from ..tree._stacks import AbstractStackedState
 from ._states import OTHER_COUNTS, TWINS, EmptyState, MaskedNode, class_of, is_named, is_state
 
 Theirs = Any

@@ -7,7 +7,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.masks import AbstractLabels, as_labels
+from .._plugin.labels import AbstractLabels, as_labels
 from ._helpers import is_function
 
 

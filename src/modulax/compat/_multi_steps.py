@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._containers.multi_steps import MultiSteps as _MultiSteps
+from .. import MultiSteps as _MultiSteps
 from ._transformations import GradientTransformationExtraArgs, native, transformation
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .._containers.chain import Chain, ChainState
-from .._protocol.container import AbstractContainer, required_part
+from ..authoring import AbstractContainer, Chain, required_part
+from ..states import ChainState
 
 
 class NamedChain(AbstractContainer):

@@ -8,11 +8,10 @@ from typing import Any
 
 import jax
 
-from .._protocol.optimizer import AbstractOptimizer, OptimizerState
-from .._protocol.schedule import is_schedule
-from .._protocol.schedule_values import schedule_states, with_current_values
-from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import no_steps
+from .._plugin.arrays import no_steps
+from .._plugin.transforms import is_schedule, schedule_states, with_current_values
+from ..authoring import AbstractOptimizer, AbstractTransform
+from ..states import OptimizerState
 from ._layouts import Form, Theirs, from_optax, has_schedules, lays_out, step_count_in, to_optax
 from ._slots import WITHOUT_RATE
 from ._states import ScheduleStates, is_named

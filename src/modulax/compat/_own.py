@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import PyTree
 
-from .._protocol.fields import ScalarOrSchedule
-from .._support.checks import suggestion
+from .. import ScalarOrSchedule
+from .._plugin.messages import suggestion
 from . import _functions, _schedules, _trees
 from ._counterparts import as_function, counterpart, equivalent
 from ._helpers import HELPERS

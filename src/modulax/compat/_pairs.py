@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 from typing_extensions import TypeIs
 
-from .._containers.optax_adapters import named_in
-from .._protocol.entry import as_written
-from .._protocol.transform import AbstractTransform
-from .._support.tracing import call_user
+from .._plugin.arrays import call_user
+from .._plugin.containers import named_in
+from .._plugin.transforms import as_written
+from ..authoring import AbstractTransform
 
 
 class Pair(AbstractTransform):

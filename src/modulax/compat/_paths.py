@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 
-from .._protocol.transform import AbstractTransform
-from .._support.types import Params
-from ..tree._math import trainable
-from ..tree._paths import key_names, leaf_paths
+from .._plugin.trees import key_names, trainable
+from ..authoring import AbstractTransform, Params
+from ..tree import leaf_paths
 from . import _layouts, _states
 from ._transformations import transformation
 

@@ -7,15 +7,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._containers.optax_adapters import FromFunctions, FromFunctionsState, FromOptax, FromOptaxState
-from .._protocol.transform import EmptyState as OurEmptyState
-from .._rules.adafactor import ScaleByFactoredRMS
-from .._rules.galore import ScaleByGaLore
-from .._rules.lbfgs import ScaleByLBFGS
-from .._support.module import with_fields
-from .._transforms.distance_over_gradients import ScaleByDistanceOverGradients
-from .._transforms.regularization import AddDecayedWeights
+from .. import FromFunctions, FromOptax, ScaleByDistanceOverGradients, ScaleByFactoredRMS, ScaleByGaLore, ScaleByLBFGS
+from .._plugin.states import with_fields
 from ..aggregate import AverageIncrementallyUpdates
+from ..authoring import AddDecayedWeights, EmptyState as OurEmptyState
+from ..states import FromFunctionsState, FromOptaxState
 from ._layouts import (
     Form,
     Theirs,

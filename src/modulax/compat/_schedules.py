@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._support.arithmetic import safe_increment
+from ..numerics import safe_increment
 from ..schedules import Constant, ExponentialDecay, Join, Linear, Polynomial, WarmupCosineDecay
 from ._states import WrappedScheduleState
 

@@ -9,8 +9,9 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from .. import aggregate as _aggregate, states as _states
-from .._catalog.optax_names import fields_in_optax, home
-from .._support.module import AbstractState, with_subclasses
+from .._catalog._plugin import fields_in_optax, home
+from .._plugin.states import with_subclasses
+from ..authoring import AbstractState
 from ._names import NAMES
 
 _DEFINED = (_states, _aggregate)  # imported, so that all states are known below

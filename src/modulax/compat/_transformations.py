@@ -14,16 +14,15 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._containers.lookahead import LookaheadParams as OurLookaheadParams
-from .._containers.optax_adapters import named_in
-from .._protocol.entry import AbstractUpdateBoundary, InitBoundary, as_written, entry
-from .._protocol.schedule import AbstractSchedule
-from .._protocol.transform import AbstractTransform, everything_in
-from .._support.checks import any_range
-from .._support.tracing import runs_as_python
+from .. import LookaheadParams as OurLookaheadParams
+from .._plugin.arguments import any_range
+from .._plugin.arrays import runs_as_python
+from .._plugin.containers import named_in
+from .._plugin.transforms import AbstractUpdateBoundary, InitBoundary, as_written, entry, everything_in
+from .._plugin.trees import paired, shapes_without, trainable
 from ..aggregate import Aggregator as _Aggregator
-from ..tree._align import paired
-from ..tree._math import shapes_without, trainable
+from ..authoring import AbstractTransform
+from ..schedules import AbstractSchedule
 from . import _container_layouts, _optimizer_layouts, _rule_layouts
 from ._callers_schedules import Reading, with_callers_schedules
 from ._layouts import Form, from_optax, misfit, to_optax

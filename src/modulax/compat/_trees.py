@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .. import tree as _tree
-from .._protocol.apply_updates import apply_updates as _apply_updates
-from .._support.arithmetic import at_least_float32, default_float, rank_of
-from ..tree._names import NamingError, ambiguous_name
-from ..tree._stacks import stack_like, unstack
-from ..tree._state import one_level
+from .. import apply_updates as _apply_updates, tree as _tree
+from .._plugin.arrays import rank_of
+from .._plugin.states import one_level, stack_like
+from .._plugin.trees import NamingError, ambiguous_name
+from ..authoring import default_float
+from ..numerics import at_least_float32
+from ..tree import unstack
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,11 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._containers.lookahead import is_pair
-from .._protocol.transform import AbstractTransform
-from .._support.checks import any_range
-from .._support.dependence import sources_of
-from ..tree._paths import named_leaves
+from .._plugin.arguments import any_range
+from .._plugin.arrays import sources_of
+from .._plugin.containers import is_pair
+from .._plugin.trees import named_leaves
+from ..authoring import AbstractTransform
 from . import _layouts
 from ._states import CLASSES, LookaheadParams
 from ._transformations import transformation as _transformation

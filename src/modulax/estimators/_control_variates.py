@@ -9,10 +9,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from .._support.arguments import floating
-from .._support.arithmetic import at_least_float32, moment, ratio, safe_increment
-from .._support.checks import DECAY, check_integer, require
-from .._support.types import Params
+from .._plugin.arguments import DECAY, check_integer, floating, require
+from .._plugin.arrays import Params, moment, ratio
+from ..numerics import at_least_float32, safe_increment
 from ._draws import draw, in_dtypes, scalar, widened_params
 from ._gaussian import entries, multi_normal
 

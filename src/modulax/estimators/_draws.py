@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray
 
-from .._support.arguments import floating
-from .._support.arithmetic import at_least_float32
-from .._support.checks import check_integer
-from .._support.types import Params
+from .._plugin.arguments import check_integer, floating
+from .._plugin.arrays import Params
+from ..numerics import at_least_float32
 
 
 def widened_params(owner: str, params: Params) -> tuple[list[Any], tuple[Array, ...]]:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from .._support.arguments import broadcast, floating, promoted, real_arrays
-from .._support.module import AbstractModule
+from .._plugin.arguments import broadcast, floating, promoted, real_arrays
+from .._plugin.states import AbstractModule
 
 
 class MultiNormal(AbstractModule):

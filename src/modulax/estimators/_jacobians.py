@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from .._support.checks import check_integer
-from .._support.types import Params
+from .._plugin.arguments import check_integer
+from .._plugin.arrays import Params
 from ._draws import draw, in_dtypes, scalar, widened_params
 from ._gaussian import draw_noise, entries, is_gaussian
 

@@ -11,11 +11,10 @@ from flax import struct
 from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 
-from .._protocol.extra_arguments import USUAL, optional_arguments, required_arguments
-from .._protocol.transform import AbstractTransform
-from .._support.checks import brief, listing, suggestion
-from .._support.module import AbstractModule
-from .._support.printing import format_state
+from .._plugin.messages import brief, format_state, listing, suggestion
+from .._plugin.states import AbstractModule
+from .._plugin.transforms import USUAL, optional_arguments, required_arguments
+from ..authoring import AbstractTransform
 
 _COMPUTED = ("step", "params", "opt_state")
 _FIELDS_OF_FLAX = tuple(field.name for field in dataclasses.fields(train_state.TrainState))

@@ -4,8 +4,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, promoted, real_arrays, scalars
-from .._support.checks import NON_NEGATIVE, POSITIVE, Requirement
+from .._plugin.arguments import (
+    NON_NEGATIVE,
+    POSITIVE,
+    Axes,
+    Requirement,
+    axes_of,
+    check_one_shape,
+    floating,
+    promoted,
+    real_arrays,
+)
+from ._arguments import check_shape, scalars
 from ._shared import log_sum_exp, mean, unit
 
 _DEGREE = Requirement(lambda x: (x >= 1) & (x + 1 > x), "must be a finite number of at least 1")

@@ -18,9 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._support.arguments import chosen, floating, integral, promoted, real_arrays, scalars
-from .._support.checks import Requirement
-from .._support.value_checks import traced_check
+from .._plugin.arguments import Requirement, floating, integral, promoted, real_arrays, traced_check
+from ._arguments import chosen, scalars
 
 # Stands in for log(0) during the recursion: below any real log-probability, but finite, so that differences are too.
 LOG_ZERO = -1e30

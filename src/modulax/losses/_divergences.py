@@ -5,7 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._support.arguments import Axes, axes_of, chosen, fitted, floating, promoted
+from .._plugin.arguments import Axes, axes_of, floating, promoted
+from ._arguments import chosen, fitted
 from ._shared import mask_like
 
 

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import broadcast_shape, floating, promoted, real_arrays
-from .._support.value_checks import traced_check
+from .._plugin.arguments import broadcast_shape, floating, promoted, real_arrays, traced_check
 from ..projections import projection_simplex
 from ._shared import scores_and_labels, with_targets
 

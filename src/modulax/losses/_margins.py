@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import promoted
-from .._support.value_checks import traced_check
+from .._plugin.arguments import promoted, traced_check
 from ._shared import scores_and_labels, with_targets
 
 

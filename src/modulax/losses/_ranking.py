@@ -6,7 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import broadcast_shape, chosen, promoted, real_arrays
+from .._plugin.arguments import broadcast_shape, promoted, real_arrays
+from ._arguments import chosen
 from ._shared import log_sum_exp, mask_like, mean, with_targets
 
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, check_one_shape, chosen, floating, promoted, scalars
-from .._support.checks import NON_NEGATIVE
+from .._plugin.arguments import NON_NEGATIVE, Axes, axes_of, check_one_shape, floating, promoted
+from ._arguments import chosen, scalars
 from ._shared import mask_like, number_like, unit, with_targets
 
 

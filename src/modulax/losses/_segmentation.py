@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, check_one_shape, check_shape, floating, promoted, real_arrays, scalars
-from .._support.arithmetic import ratio
-from .._support.checks import NON_NEGATIVE
+from .._plugin.arguments import NON_NEGATIVE, Axes, axes_of, check_one_shape, floating, promoted, real_arrays
+from .._plugin.arrays import ratio
+from ._arguments import check_shape, scalars
 from ._shared import mean
 
 _REDUCTIONS = {"mean": lambda x: jnp.mean(x, -1), "sum": lambda x: jnp.sum(x, -1), "none": lambda x: x}

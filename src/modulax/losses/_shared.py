@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
-from .._support.arguments import check_one_shape, check_shape, chosen, fitted, floating, integral, real_arrays
-from .._support.arithmetic import common_dtype, ratio, safe_sqrt
-from .._support.checks import Requirement
-from .._support.value_checks import traced_check
+from .._plugin.arguments import Requirement, check_one_shape, floating, integral, real_arrays, traced_check
+from .._plugin.arrays import common_dtype, ratio
+from ..numerics import safe_sqrt
+from ._arguments import check_shape, chosen, fitted
 
 
 def scores_and_labels(owner: str, scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Bool[Array, "... classes"]]:

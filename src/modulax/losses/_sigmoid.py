@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import chosen, fitted, floating, promoted, real_arrays
-from .._support.checks import FRACTION, NON_NEGATIVE
+from .._plugin.arguments import FRACTION, NON_NEGATIVE, floating, promoted, real_arrays
+from ._arguments import chosen, fitted
 from ._shared import number_like
 
 

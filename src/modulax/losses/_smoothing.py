@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._support.arguments import Axes, axes_of, chosen, floating, promoted
-from .._support.checks import FRACTION
+from .._plugin.arguments import FRACTION, Axes, axes_of, floating, promoted
+from ._arguments import chosen
 from ._shared import mask_like, number_like
 
 

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
-from .._support.arguments import Axes, axes_of, broadcast, chosen, fitted, floating, promoted, real_arrays
-from .._support.arithmetic import at_least_float32
-from .._support.value_checks import traced_check
+from .._plugin.arguments import Axes, axes_of, broadcast, floating, promoted, real_arrays, traced_check
+from ..numerics import at_least_float32
+from ._arguments import chosen, fitted
 from ._shared import mask_like, size_of, without_axes
 
 

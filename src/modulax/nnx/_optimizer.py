@@ -26,20 +26,33 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding
 from jaxtyping import PyTree
 
-from .._catalog.sharding import state_sharding
-from .._containers.injected import injected_paths
-from .._protocol.container import check_optimizer
-from .._protocol.transform import AbstractTransform
-from .._roles.find import model_of, table_of
-from .._roles.labels import with_roles
-from .._support.flax_nodes import check_nnx, register_class
-from .._support.methods import explained, result_is_indexed
-from .._support.printing import format_leaf, html_of_arrays, size_text
-from .._support.variables import is_variable
-from .._support.wrong_calls import foreign_attribute, meant_by
-from ..tree._math import in_place_of, strong
-from ..tree._paths import JoinedNames, Names, join, key_names, named_leaves
-from ..tree._state import owners
+from .. import state_sharding
+from .._plugin.containers import injected_paths
+from .._plugin.labels import model_of, table_of, with_roles
+from .._plugin.messages import (
+    explained,
+    foreign_attribute,
+    format_leaf,
+    html_of_arrays,
+    meant_by,
+    result_is_indexed,
+    size_text,
+)
+from .._plugin.states import owners
+from .._plugin.transforms import check_optimizer
+from .._plugin.trees import (
+    JoinedNames,
+    Names,
+    check_nnx,
+    in_place_of,
+    is_variable,
+    join,
+    key_names,
+    named_leaves,
+    register_class,
+    strong,
+)
+from ..authoring import AbstractTransform
 
 
 class _StepCount(nnx.optimizer.OptArray):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from .._support.module import AbstractModule
+from .._plugin.states import AbstractModule
 
 
 class AbstractNoise(AbstractModule):

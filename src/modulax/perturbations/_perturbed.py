@@ -15,12 +15,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, PyTree
 
-from .._support.arguments import real_arrays
-from .._support.arithmetic import at_least_float32, default_float, is_inexact_array, real_dtype
-from .._support.checks import POSITIVE, check_integer, require
+from .._plugin.arguments import POSITIVE, check_integer, real_arrays, require
+from .._plugin.arrays import default_float, is_inexact_array, real_dtype
+from .._plugin.trees import leaves_with_paths, widened
+from ..numerics import at_least_float32
 from ..tree import random_like, sum as sum_of
-from ..tree._math import widened
-from ..tree._paths import leaves_with_paths
 from ._noise import Gumbel
 
 _GUMBEL = Gumbel()

@@ -10,7 +10,7 @@ from typing import Any
 
 import equinox as eqx
 
-from .._protocol.transform import AbstractTransform
+from ..authoring import AbstractTransform
 from ._plan import plan
 from ._topology import topology
 

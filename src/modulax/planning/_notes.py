@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from .._support.checks import listing
-from .._support.tables import bytes_text
+from .._plugin.messages import bytes_text, listing
 from ._report import Plan, StateField
 
 _SMALL = 0.01  # of the bytes of parameters and state: not worth a sentence

@@ -12,12 +12,10 @@ import jax.tree_util as jtu
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from .._protocol.container import check_optimizer
-from .._protocol.transform import AbstractTransform
-from .._support.checks import brief
-from .._support.methods import explained
-from .._support.types import Params
-from ..tree._paths import leaf_paths
+from .._plugin.messages import brief, explained
+from .._plugin.transforms import check_optimizer
+from ..authoring import AbstractTransform, Params
+from ..tree import leaf_paths
 from ._chips import Chip, chip_of
 from ._costs import bounds, bytes_by_transform, communications
 from ._hlo import traffic

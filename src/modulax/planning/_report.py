@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from .._support.tables import bytes_text, html_table, table
+from .._plugin.messages import bytes_text, html_table, table
 
 T = TypeVar("T")
 

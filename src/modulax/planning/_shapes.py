@@ -11,13 +11,13 @@ import jax.tree_util as jtu
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import PyTree
 
-from .._catalog.sharding import divided, state_sharding
-from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import dtype_in_program
-from .._support.checks import listing
-from .._support.types import Params
-from ..tree._paths import longest_prefix, named_leaves
-from ..tree._state import sections
+from .. import state_sharding
+from .._catalog._plugin import divided
+from .._plugin.arrays import dtype_in_program
+from .._plugin.messages import listing
+from .._plugin.states import sections
+from .._plugin.trees import longest_prefix, named_leaves
+from ..authoring import AbstractTransform, Params
 from ._report import StateField
 from ._topology import SLICE
 

@@ -16,8 +16,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .._support.checks import listing, suggestion
-from .._support.methods import explained
+from .._plugin.messages import explained, listing, suggestion
 from ._chips import CHIPS, Chip
 
 SLICE = "slice"  # the axis that is over slices, which are connected by the network of the data center

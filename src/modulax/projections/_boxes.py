@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
-from .._support.checks import NON_NEGATIVE
-from .._support.value_checks import traced_check
+from .._plugin.arguments import NON_NEGATIVE, traced_check
 from ._vector import vector
 
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from .._support.arithmetic import abs_sq
-from ..tree._math import inner, total
+from .._plugin.trees import inner, total
+from ..numerics import abs_sq
 
 Arrays = list[Inexact[Array, "..."]]
 

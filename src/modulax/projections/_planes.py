@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
-from ..tree._math import inner
+from .._plugin.trees import inner
 from ._length import by_length
 from ._vector import Vector, vector
 

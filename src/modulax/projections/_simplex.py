@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, PyTree
 
-from ..tree._math import total
+from .._plugin.trees import total
 from ._vector import vector
 
 

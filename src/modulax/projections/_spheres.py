@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
-from .._support.arguments import inexact
+from .._plugin.arguments import inexact
 from ._length import by_length
 from ._vector import vector
 

@@ -9,11 +9,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Inexact, PyTree
 
-from .._support.arguments import floating, known, real_arrays
-from .._support.arithmetic import at_least_float32, common_dtype, real_dtype
-from .._support.checks import NON_NEGATIVE, listing
-from .._support.value_checks import traced_check
-from ..tree._paths import leaf_paths, leaves_with_paths
+from .._plugin.arguments import NON_NEGATIVE, floating, known, real_arrays, traced_check
+from .._plugin.arrays import common_dtype, real_dtype
+from .._plugin.messages import listing
+from .._plugin.trees import leaves_with_paths
+from ..numerics import at_least_float32
+from ..tree import leaf_paths
 
 
 class Vector(NamedTuple):

@@ -10,9 +10,7 @@ import jax.tree_util as jtu
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..tree._leaves import check_shapes, columns
-from ..tree._math import trainable
-from ..tree._paths import leaves_with_paths
+from .._plugin.trees import check_shapes, columns, leaves_with_paths, trainable
 
 CHUNK = 32
 

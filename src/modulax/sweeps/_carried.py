@@ -10,12 +10,11 @@ import numpy as np
 from jax.extend.core import Jaxpr, Literal
 from jaxtyping import PyTree
 
-from .._containers.injected import hyperparameters_in, injected_paths
-from .._protocol.transform import AbstractTransform
-from .._support.checks import listing
-from ..tree._names import joined
-from ..tree._paths import Names, named_leaves
-from ..tree._state import states_with_names
+from .._plugin.containers import hyperparameters_in, injected_paths
+from .._plugin.messages import listing
+from .._plugin.states import states_with_names
+from .._plugin.trees import Names, joined, named_leaves
+from ..authoring import AbstractTransform
 from ._population import Lane, Structure
 
 COPIES = ("copy", "copy_p", "device_put", "convert_element_type")  # operations that keep a value

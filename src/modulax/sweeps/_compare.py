@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer, check_option
-from .._support.tables import html_table, table
+from .._plugin.arguments import check_integer, check_option
+from .._plugin.messages import html_table, table
+from ..authoring import AbstractTransform
 from ._comparison_plot import plot_comparison
 from ._data import as_data
 from ._experiment import Experiment, Settings, checked_key

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer
-from .._support.packages import pyplot
+from .._plugin.arguments import check_integer
+from .._plugin.messages import pyplot
+from ..authoring import AbstractTransform
 from ._experiment import checked_key
 
 LossFunction = Callable[[Any], tuple[Array, Mapping[str, Array]]]

@@ -13,8 +13,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._support.arithmetic import default_float, enable_x64
-from ..tree._paths import dotted
+from .._plugin.arrays import enable_x64
+from .._plugin.trees import dotted
+from ..authoring import default_float
 from ._description import arrays_by_path, first_difference
 from ._folder import Folder
 from ._training import Placement, check_arguments, placed, shape_of

@@ -9,8 +9,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._protocol.transform import AbstractTransform
-from ..tree._paths import dotted
+from .._plugin.trees import dotted
+from ..authoring import AbstractTransform
 from ._program import fetched
 
 

@@ -18,9 +18,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PRNGKeyArray
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer, listing, one_line
-from .._support.keys import is_key_data, is_typed_key
+from .._plugin.arguments import check_integer
+from .._plugin.arrays import is_key_data, is_typed_key
+from .._plugin.messages import listing, one_line
+from ..authoring import AbstractTransform
 from ._data import as_data
 from ._description import arrays_by_path, described, name_of, without_numbers
 from ._folder import Folder

@@ -26,11 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._support.checks import listing
+from .._plugin.messages import listing
+from .._plugin.trees import Names
 from ..checkpoint import save
-from ..checkpoint._store import opened, unescaped
-from ..checkpoint._stored import nested
-from ..tree._paths import Names
+from ..checkpoint._plugin import nested, opened, unescaped
 from ._old_folder import converted
 
 try:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._support.checks import check_integer
+from .._plugin.arguments import check_integer
 from ._experiment import Experiment, Settings
 from ._hooks import Hook
 from ._over import Over

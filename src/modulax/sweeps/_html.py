@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .._support.tables import html_table
+from .._plugin.messages import html_table
 
 MOST = 40  # rows
 

@@ -22,26 +22,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .._protocol.hyperparameters import find_paths
-from .._protocol.transform import AbstractTransform
-from .._support.arithmetic import default_float
-from .._support.checks import (
-    AT_LEAST_ONE,
-    DECAY,
-    FRACTION,
-    NEVER_NEGATIVE,
-    NON_NEGATIVE,
-    POSITIVE,
-    PROPER_FRACTION,
-    WHOLE,
-    WHOLE_OR_ZERO,
-    Requirement,
-    check_integer,
-    listing,
-)
-from .._support.keys import is_key_data
-from ..tree._names import as_argument, joined
-from ..tree._paths import dotted
+from .._plugin.arguments import AT_LEAST_ONE, NEVER_NEGATIVE, PROPER_FRACTION, WHOLE_OR_ZERO, Requirement, check_integer
+from .._plugin.arrays import is_key_data
+from .._plugin.messages import listing
+from .._plugin.transforms import find_paths
+from .._plugin.trees import as_argument, dotted, joined
+from ..authoring import DECAY, FRACTION, NON_NEGATIVE, POSITIVE, WHOLE, AbstractTransform, default_float
 from ._sweep import check_optimizer, refuse_absent
 
 INF = math.inf

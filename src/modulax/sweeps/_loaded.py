@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..checkpoint._stored import nested
+from ..checkpoint._plugin import nested
 from ._folder import Folder
 from ._results import Results, blanks, diverged_in
 from ._runs import Carries, Runs

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._protocol.hyperparameters import find_paths, value_at
-from .._protocol.schedule import AbstractSchedule
-from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer, listing
-from .._support.packages import pyplot
+from .._plugin.arguments import check_integer
+from .._plugin.messages import listing, pyplot
+from .._plugin.transforms import find_paths, value_at
+from ..authoring import AbstractTransform
+from ..schedules import AbstractSchedule
 from ._experiment import Experiment, Settings
 from ._hooks import Hook
 from ._plots import set_heights

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer
+from .._plugin.arguments import check_integer
+from ..authoring import AbstractTransform
 from ._experiment import Experiment
 from ._folder import Folder
 from ._hooks import Hook, Hooks, Row, rows_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._support.checks import listing
+from .._plugin.messages import listing
 from ._sweep import Sweep, as_column, shown_shape, values_of
 from ._training import in_segments
 

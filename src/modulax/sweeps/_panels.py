@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._support.checks import listing, suggestion
+from .._plugin.messages import listing, suggestion
 from ._html import columns_of, text_of
 
 REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import check_option, listing
+from .._plugin.arguments import check_option
+from .._plugin.messages import listing
+from ..authoring import AbstractTransform
 from ._carried import leaves_of, write_values
 from ._description import described
 from ._experiment import Experiment, Settings

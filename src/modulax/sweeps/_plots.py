@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._support.checks import check_option
-from .._support.packages import pyplot
+from .._plugin.arguments import check_option
+from .._plugin.messages import pyplot
 from ._panels import Column, Panels, Scale, Spread, has_tens, limits, padded, spread, ticks_of
 
 Draw = Callable[[Any, Panels], None]  # on axes

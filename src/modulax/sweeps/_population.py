@@ -15,10 +15,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
-from .._support.checks import listing
-from .._support.keys import is_typed_key
-from ..tree._paths import Names, dotted, named_leaves
-from ..tree._state import states_with_names
+from .._plugin.arrays import is_typed_key
+from .._plugin.messages import listing
+from .._plugin.states import states_with_names
+from .._plugin.trees import Names, dotted, named_leaves
 from ._data import Data
 from ._description import arrays_by_path, first_difference
 from ._memory import exhausted, peak

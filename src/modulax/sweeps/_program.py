@@ -22,7 +22,7 @@ from jax.extend.core import (
     Literal,
 )
 
-from .._support.keys import is_typed_key
+from .._plugin.arrays import is_typed_key
 
 WITHOUT_EFFECT = {"name"}  # parameters of operations: the name of a jitted function
 

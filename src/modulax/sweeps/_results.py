@@ -15,9 +15,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._support.checks import check_option, listing, suggestion
-from ..checkpoint._stored import nested
-from ..tree._paths import dotted
+from .._plugin.arguments import check_option
+from .._plugin.messages import listing, suggestion
+from .._plugin.trees import dotted
+from ..checkpoint._plugin import nested
 from ._html import columns_of, html_rows
 from ._panels import REDUCTIONS, Panels, reduced
 from ._plots import plot, plot_by

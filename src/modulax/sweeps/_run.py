@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
-from .._protocol.transform import AbstractTransform
+from ..authoring import AbstractTransform
 from ._experiment import Experiment, Settings
 from ._hooks import Hook
 from ._over import Over

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from jaxtyping import PyTree
 
-from ..checkpoint._stored import nested
-from ..tree._paths import Names
+from .._plugin.trees import Names
+from ..checkpoint._plugin import nested
 from ._folder import Folder
 from ._population import Lane
 from ._program import fetched

@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from scipy.special import ndtri
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer, check_option, one_line
+from .._plugin.arguments import check_integer, check_option
+from .._plugin.messages import one_line
+from ..authoring import AbstractTransform
 from ._sweep import Sweep, check_optimizer, combined
 
 

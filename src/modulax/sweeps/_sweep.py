@@ -18,21 +18,20 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._containers.chain import is_chain
-from .._protocol.container import part_fields
-from .._protocol.hyperparameters import (
+from .._plugin.containers import is_chain
+from .._plugin.messages import format_value, one_line
+from .._plugin.transforms import (
     ARRAY_TYPES,
     BY_KEYWORD,
     AbstractHyperparameters,
     batched_number,
     fields_inside,
     find_all,
+    part_fields,
     value_at,
 )
-from .._protocol.transform import AbstractTransform
-from .._support.checks import one_line
-from .._support.printing import format_value
-from ..tree._names import NamingError, Path, as_argument, joined
+from .._plugin.trees import NamingError, Path, as_argument, joined
+from ..authoring import AbstractTransform
 from ._html import columns_of, html_rows
 
 Members = Sequence[AbstractTransform]

@@ -28,10 +28,10 @@ from jax.extend.core import (
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree, UInt32
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import listing
-from .._support.keys import is_typed_key
-from ..tree._paths import dotted
+from .._plugin.arrays import is_typed_key
+from .._plugin.messages import listing
+from .._plugin.trees import dotted
+from ..authoring import AbstractTransform
 from ._program import Content, content_of
 
 Train = Callable[[Any, PRNGKeyArray], PyTree]

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from .._support.packages import imported
+from .._plugin.messages import imported
 from . import _tasks
 from ._data import Data
 from ._population import Structure

@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .._support.checks import listing
-from .._support.packages import imported
+from .._plugin.messages import imported, listing
 from ._hooks import Row
 
 Steps = Mapping[int, Mapping[str, float]]  # the values of the metrics, by step and name

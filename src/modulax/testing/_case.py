@@ -22,13 +22,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.transform import AbstractTransform, everything_in
-from .._support.arithmetic import common_dtype
-from .._support.keys import is_key_data
-from .._support.types import Params, State, Updates
-from ..tree._math import trainable
-from ..tree._paths import leaves_with_paths
-from ..tree._state import init_even_if_empty
+from .._plugin.arrays import State, common_dtype, is_key_data
+from .._plugin.states import init_even_if_empty
+from .._plugin.transforms import everything_in
+from .._plugin.trees import leaves_with_paths, trainable
+from ..authoring import AbstractTransform, Params, Updates
 
 _compiled = functools.cache(jax.jit)
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -6,17 +6,11 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from .._containers.chain import Chain
-from .._containers.injected import Injected
-from .._containers.masked import Masked
-from .._containers.multi_steps import MultiSteps
-from .._containers.optax_adapters import settings_of_optax
-from .._containers.partition import Partition
-from .._containers.scheduled import Scheduled
-from .._protocol.hyperparameters import AbstractHyperparameters
-from .._support.arithmetic import enable_x64
-from .._transforms.basic import SetToZero
-from .._transforms.scaling import Scale
+from .. import Injected, Masked, MultiSteps, Partition, Scheduled, SetToZero
+from .._plugin.arrays import enable_x64
+from .._plugin.containers import settings_of_optax
+from .._plugin.transforms import AbstractHyperparameters
+from ..authoring import Chain, Scale
 from ._case import Case, expect, expect_close, expect_finite, in_float64, needs, optional, run, scaled
 
 

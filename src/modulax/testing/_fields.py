@@ -11,17 +11,15 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.masks import AbstractLabels
-from .._protocol.optimizer import AbstractOptimizer
-from .._protocol.patterns import by_path
-from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, is_schedule
-from .._roles.find import AbstractRoles, as_roles
-from .._roles.role import Other
-from .._support.checks import options_of
-from .._support.keys import is_key_data
-from .._support.types import ARRAY_TYPES
-from ..tree._paths import leaves_with_paths
-from ..tree._state import one_level
+from .. import Other, by_path
+from .._plugin.arrays import ARRAY_TYPES, is_key_data
+from .._plugin.labels import AbstractLabels, AbstractRoles, as_roles
+from .._plugin.messages import options_of
+from .._plugin.states import one_level
+from .._plugin.transforms import has_stateful_schedule, is_schedule
+from .._plugin.trees import leaves_with_paths
+from ..authoring import AbstractOptimizer
+from ..schedules import AbstractSchedule
 from ._case import Case, avals, expect, expect_close, needs, other_value
 
 

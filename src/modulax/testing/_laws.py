@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import listing, suggestion
-from .._support.types import Params
+from .._plugin.messages import listing, suggestion
+from ..authoring import AbstractTransform, Params
 from . import _containers, _fields, _numbers, _programs, _storage, _trees
 from ._case import Case, default_params, is_installed
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._support.arithmetic import enable_x64
-from ..tree._paths import leaves_with_paths
+from .._plugin.arrays import enable_x64
+from .._plugin.trees import leaves_with_paths
 from ._case import (
     Case,
     avals,

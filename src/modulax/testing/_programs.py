@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from ..tree._paths import leaves_with_paths
+from .._plugin.trees import leaves_with_paths
 from ._case import (
     Case,
     counting_traces,

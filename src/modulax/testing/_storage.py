@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._support.keys import is_key_data
-from .._support.types import ARRAY_TYPES
+from .._plugin.arrays import ARRAY_TYPES, is_key_data
 from ._case import (
     Case,
     counting_traces,

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.apply_updates import apply_updates
-from .._support.arithmetic import enable_x64
-from ..tree._math import trainable
-from ..tree._paths import leaf_paths, leaves_with_paths, named_leaves
-from ..tree._state import owners, owning_paths
+from .. import apply_updates
+from .._plugin.arrays import enable_x64
+from .._plugin.states import owners, owning_paths
+from .._plugin.trees import leaves_with_paths, named_leaves, trainable
+from ..tree import leaf_paths
 from ._case import Case, avals, cast, expect, expect_close, expect_finite, expect_same_avals, needs
 
 

@@ -1,0 +1,5 @@
+"""What the rooms outside the core use of it, beside public names and `modulax.authoring`.
+
+The rooms of functions and the edges (`sweeps`, `checkpoint`, `losses`, ...) import nothing else of the core, so
+that a name that is not here can change with the core alone.
+"""
