@@ -16,6 +16,7 @@ from .._plugin.states import states_with_names
 from .._plugin.trees import Names, joined, named_leaves
 from ..authoring import AbstractTransform
 from ._population import Lane, Structure
+from ._training import LaneProgram
 
 COPIES = ("copy", "copy_p", "device_put", "convert_element_type")  # operations that keep a value
 CALLS = ("jit", "pjit")  # the name of the operation depends on the version of JAX
@@ -69,13 +70,9 @@ def _in_states(optimizer: AbstractTransform, carry: PyTree, paths: Sequence[str]
 
 def _copied(structure: Structure, carry: PyTree) -> dict[str, list[int]]:
     """The copies of hyperparameters under their own names, such as those in a training state that has the optimizer."""
-    if structure.start is None:
-        return {}
-    jaxpr = structure.start.traced.closed.jaxpr
-    numbers, (origins, _) = _numbers(structure, jaxpr), _flow(jaxpr)
+    returned = [] if structure.start is None else _flow_of(structure, structure.start)[0]
     found = defaultdict[str, list[int]](list)
-    for i, ((names, _), x) in enumerate(zip(named_leaves(carry), jaxpr.outvars, strict=True)):
-        own = None if isinstance(x, Literal) else numbers.get(origins.get(x, x))
+    for i, ((names, _), own) in enumerate(zip(named_leaves(carry), returned, strict=True)):
         if own is not None and names[-len(own) :] == own:
             found[joined(own)].append(i)
     return found
@@ -83,45 +80,34 @@ def _copied(structure: Structure, carry: PyTree) -> dict[str, list[int]]:
 
 def _read(structure: Structure) -> set[str]:
     """The dotted paths of the hyperparameters that a segment computes with, and not only returns, as for a log."""
-    jaxpr = structure.segment.traced.closed.jaxpr
-    _, read = _flow(jaxpr)
-    return {joined(names) for x, names in _numbers(structure, jaxpr).items() if x in read}
+    return {joined(names) for names in _flow_of(structure, structure.segment)[1]}
 
 
-def _numbers(structure: Structure, jaxpr: Jaxpr) -> dict[Any, Names]:
-    """The names of the hyperparameters by their variables, the first arguments of a program."""
-    rows = zip(jaxpr.invars, named_leaves(structure.group.members[0]), strict=False)
-    return {x: names for x, (names, _) in rows}
+def _flow_of(structure: Structure, program: LaneProgram) -> tuple[list[Names | None], set[Names]]:
+    """The hyperparameter that each result of a program is a copy of, or None, and those that it computes with."""
+    jaxpr, read = program.traced.closed.jaxpr, set[Any]()
+    names = [names for names, _ in named_leaves(structure.group.members[0])]  # of the first arguments
+    returned = _flow(jaxpr, [*names, *[None] * (len(jaxpr.invars) - len(names))], read)
+    return returned, read - {None}
 
 
-def _flow(jaxpr: Jaxpr) -> tuple[dict[Any, Any], set[Any]]:
-    """The variable that each copy in a program is a copy of, and those that the program computes with."""
-    origins: dict[Any, Any] = {}
-    read: set[Any] = set()
+def _flow(jaxpr: Jaxpr, arguments: Sequence[Any], read: set[Any]) -> list[Any]:
+    """The argument that each result of a program is a copy of, else None. Adds to `read` what it computes with."""
+    origins: dict[Any, Any] = dict(zip(jaxpr.invars, arguments, strict=True))
+
+    def origin(x: Any) -> Any:
+        return None if isinstance(x, Literal) else origins.get(x)
 
     for equation in jaxpr.eqns:
-        given = [None if isinstance(x, Literal) else origins.get(x, x) for x in equation.invars]
-        returned, used = [None] * len(equation.outvars), {x for x in given if x is not None}
+        given, returned = [*map(origin, equation.invars)], [None] * len(equation.outvars)
         if equation.primitive.name in COPIES:
-            returned, used = given, set()
-        elif (inside := _program_of(equation)) is not None:
-            returned, used = _flow_through(inside, given)
-        origins |= {new: old for new, old in zip(equation.outvars, returned, strict=True) if old is not None}
-        read |= used
-    return origins, read
-
-
-def _flow_through(jaxpr: Jaxpr, arguments: Sequence[Any]) -> tuple[list[Any], set[Any]]:
-    """The arguments that a called program returns, None in place of others, and those that it computes with."""
-    origins, read = _flow(jaxpr)
-    given = dict(zip(jaxpr.invars, arguments, strict=True))
-    returned = [None if isinstance(x, Literal) else given.get(origins.get(x, x)) for x in jaxpr.outvars]
-    return returned, {y for x, y in given.items() if x in read and y is not None}
-
-
-def _program_of(equation: Any) -> Jaxpr | None:
-    """The program that an operation calls with its own arguments, as `jax.jit` does."""
-    return equation.params["jaxpr"].jaxpr if equation.primitive.name in CALLS else None
+            returned = given
+        elif equation.primitive.name in CALLS:  # with its own arguments
+            returned = _flow(equation.params["jaxpr"].jaxpr, given, read)
+        else:
+            read.update(given)
+        origins |= zip(equation.outvars, returned, strict=True)
+    return [*map(origin, jaxpr.outvars)]
 
 
 def write_values(lane: Lane, places: Sequence[int], replaced: np.ndarray, leaves: Mapping[str, list[int]]) -> None:
