@@ -29,7 +29,7 @@ from ._hooks import Hook, Hooks, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
 from ._over import Over, in_shapes, trainings
-from ._population import Lane, Structure, structures
+from ._population import Lane, Structure, check_metrics
 from ._progress import Progress
 from ._results import Results, blanks, csv_of, diverged_in
 from ._runs import Batch, Carries, Place, Runs, Start, trained_here
@@ -80,13 +80,11 @@ class Experiment:
         name: str = "sweeps.run",
         own_keys: bool = False,
     ):
-        has_data = data is not None
-        is_one = in_shapes(training) is None
-        if is_one:
-            check_training(name, training, segments, has_data=has_data)  # first: the two may have been swapped
+        if in_shapes(training) is None:
+            check_training(name, training, segments, has_data=data is not None)  # first: the two may have been swapped
         self.sweep, of_groups = trainings(name, as_sweep(sweep), training)
-        for of_one in () if is_one else of_groups:
-            check_training(name, of_one, segments, has_data=has_data)
+        for of_one in of_groups:
+            check_training(name, of_one, segments, has_data=data is not None)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
         self.members: list[AbstractTransform] = list(self.sweep)
@@ -96,8 +94,11 @@ class Experiment:
         self.where, self._own_keys = placement(devices), own_keys
         shape = jax.ShapeDtypeStruct(self.keys.shape[1 + own_keys :], self.keys.dtype)
         self.data = as_data(data, self.where)
-        groups = self.sweep.groups
-        self.structures = structures(of_groups, groups, shape, self.where, own_keys=own_keys, data=self.data)
+        self.structures = [
+            Structure(of_one, group, shape, self.where, own_keys=own_keys, data=self.data, again=group.places[0] == 0)
+            for of_one, group in zip(of_groups, self.sweep.groups, strict=True)
+        ]
+        check_metrics(self.structures)
         self._structure_of = {place: i for i, group in enumerate(self.sweep.groups) for place in group.places}
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
         self.metrics = arrays_by_path(self.structures[0].metrics, "metric")
@@ -156,7 +157,8 @@ class Experiment:
     def _describe(self, kind: str, search: Any) -> None:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
         folder, places = self.runs.folder, range(len(self.sweep))
-        self._member_names = [name_of(self._described(i)) if folder.path else str(i) for i in places]
+        noted = list(map(self._noted, places)) if folder.path else [(str(place), {}) for place in places]
+        self._member_names = [name for name, _ in noted]
         if folder.path is not None:
             programs = defaultdict[str, list[str]](list)
             for structure, program in zip(self.structures, self._programs, strict=True):
@@ -172,7 +174,7 @@ class Experiment:
                 "in_segments": in_segments(self.training) is not None,
                 "programs": programs,
                 "names": self.sweep.names,
-                "members": dict(map(self._noted, places)),
+                "members": dict(noted),
                 "calls": [call],
             })  # fmt: skip
             self._call = calls.index(call)
@@ -186,13 +188,9 @@ class Experiment:
 
     def _noted(self, place: int) -> tuple[str, dict[str, Any]]:
         """What a folder notes of the member in a place, by its name."""
-        member = self.members[place]
-        values = values_of(member) | shown_shape(self.sweep.shapes[place])
-        about = {"text": one_line(member), "label": self.sweep.labels[place], "values": values}
-        return name_of(self._described(place)), about
-
-    def _described(self, place: int) -> str:
-        return described(self.members[place], shown_shape(self.sweep.shapes[place]))
+        member, shape = self.members[place], shown_shape(self.sweep.shapes[place])
+        about = {"text": one_line(member), "label": self.sweep.labels[place], "values": values_of(member) | shape}
+        return name_of(described(member, shape)), about
 
     def replace(self, place: int, member: AbstractTransform, parent: int, segment: int) -> None:
         """Put another member in a place, which goes on from the carry that its parent has before a segment."""
@@ -222,90 +220,81 @@ class Experiment:
             spent: in a search that copies carries, the runs that never go on; None in others.
             prepare: called with each lane that begins, and the places of its members.
         """
+        self._last, self._prepare, self._places = last, prepare, dict[str, Place]()
         for place in places:
             self._trained[place, :, self.segments[place] : last] = self.names[place][:, None]
-        where: dict[str, Place] = {}
         for place, seed in itertools.product(places, range(self.names.shape[1])):
-            where.setdefault(self.names[place, seed], (place, seed))
-        starts = {run: self._start(run) for run in where if self.runs.finished(run) < last}
-        batches = self._batches(where, starts, is_whole=spent is None)
+            self._places.setdefault(self.names[place, seed], (place, seed))
+        self._starts = {run: self._start(run) for run in self._places if self.runs.finished(run) < last}
+        batches = self._batches(is_whole=spent is None)
         asked = int((last - self.segments[places]).sum()) * self.names.shape[1]
         self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
         self._read_for_hooks()
-        goes_on = functools.partial(self._goes_on, where=where, last=last)
-        begin = functools.partial(self._begin, where=where, starts=starts, prepare=prepare)
         if (workers := self._settings.workers) is None:
-            trained = trained_here(batches, self._turns(batches, last), begin, goes_on)
+            trained = trained_here(batches, self._turns(batches), self._begin, self._goes_on)
         else:
             is_watched = self.runs.folder.path is not None or self.hooks.hooks
-            trained = workers.trained(batches, begin, goes_on, None if is_watched else last)
+            trained = workers.trained(batches, self._begin, self._goes_on, None if is_watched else last)
         with contextlib.closing(trained):
             for batch, metrics in trained:
                 # Before the segment is written: after a kill between the two, the hooks get it again, and miss nothing.
-                self._call_hooks(batch, *batch.at(where), metrics)
+                self._call_hooks(batch, metrics)
                 self.runs.write(batch, metrics)
                 self.runs.tidy(spent or ())
                 self.bar.advance(len(batch.places()))
-                if not goes_on(batch):
-                    self._end(batch, last, keeps=keeps)
+                if not self._goes_on(batch):
+                    self._end(batch, keeps=keeps)
         for batch in self.runs.batches:
             batch.lane = batch.lane if keeps and batch in batches else None
         self.segments[places] = np.minimum(self.ends[places], last)
 
-    def _batches(self, where: Mapping[str, Place], starts: Mapping[str, Start], is_whole: bool) -> list[Batch]:
+    def _batches(self, is_whole: bool) -> list[Batch]:
         """The batches that train runs further: those that can go on as they are, and new ones for the others.
 
         Args:
-            where: the place of each run.
-            starts: from where each run goes on that is not finished.
             is_whole: whether all segments of a batch may be in one, as in `_fits`.
         """
+        where, starts = self._places, self._starts
         wanted = [run for run in starts if self.runs.finished(run) < self.ends[where[run][0]]]  # others are stopped
         batches = self.runs.going_on(starts, functools.partial(self._fits, is_whole=is_whole))
         batches = [batch for batch in batches if not batch.places().keys().isdisjoint(wanted)]
         are_chosen = {run for batch in batches for run in batch.places()}
         return batches + self._new_batches({where[run]: starts[run].segment for run in wanted if run not in are_chosen})
 
-    def _begin(
-        self,
-        batch: Batch,
-        where: Mapping[str, Place],
-        starts: Mapping[str, Start],
-        prepare: Callable[[Lane, list[int]], None],
-    ) -> str:
+    def _begin(self, batch: Batch) -> str:
         """Give a batch its lane with the carry from which it goes on, and return what it is called."""
-        rows, seeds = batch.at(where)
+        rows, seeds = batch.at(self._places)
         batch.lane = lane = batch.lane or self._lane(batch, rows, seeds)
         if lane.carry is None and batch.done > 0:
             is_new = batch.done == batch.first
-            of_runs = [[starts[run] for run in row] for row in batch.runs]
+            of_runs = [[self._starts[run] for run in row] for row in batch.runs]
             lane.carry = self.runs.gathered(lane, of_runs) if is_new else self.runs.carry(batch, lane)
         if batch.done == batch.first:
-            prepare(lane, rows)
+            self._prepare(lane, rows)
         return f"the members {listing(rows)} with the seeds {listing(seeds)}"
 
-    def _goes_on(self, batch: Batch, where: Mapping[str, Place], last: int) -> bool:
+    def _goes_on(self, batch: Batch) -> bool:
         """Whether another segment of a batch is to be trained."""
-        rows, _ = batch.at(where)
-        return batch.done < last and bool((self.ends[rows] > batch.done).any())
+        rows, _ = batch.at(self._places)
+        return batch.done < self._last and bool((self.ends[rows] > batch.done).any())
 
-    def _end(self, batch: Batch, last: int, *, keeps: bool) -> None:
+    def _end(self, batch: Batch, *, keeps: bool) -> None:
         """What follows the last segment of a batch, which is earlier than others if its members are stopped."""
-        self.bar.advance(len(batch.places()) * (last - batch.done))
+        self.bar.advance(len(batch.places()) * (self._last - batch.done))
         if not keeps:
             batch.lane = None  # frees the memory
         if time.monotonic() > self._next_table:
             self._save_table()
 
-    def _turns(self, batches: Sequence[Batch], last: int) -> Iterator[tuple[Batch, int]]:
+    def _turns(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, int]]:
         """The batches in the order in which they are trained, and up to which segment each is.
 
         With data, a segment is trained in all batches before the next one is read.
         """
         if self.data is None:
-            yield from ((batch, last) for batch in batches)
+            yield from ((batch, self._last) for batch in batches)
             return
-        for segment in range(min((batch.done for batch in batches), default=last), last):
+        for segment in range(min((batch.done for batch in batches), default=self._last), self._last):
             yield from ((batch, segment + 1) for batch in batches if batch.done == segment)
 
     def _read_for_hooks(self) -> None:
@@ -314,17 +303,16 @@ class Experiment:
             self._table, self._so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
             self.runs.fill(self._so_far, self._trained)
 
-    def _call_hooks(self, batch: Batch, places: list[int], seeds: list[int], metrics: list[np.ndarray]) -> None:
+    def _call_hooks(self, batch: Batch, metrics: list[np.ndarray]) -> None:
         """Call the hooks with the runs of a batch that are not stopped, and note which ones they stop.
 
         Args:
             batch: the batch.
-            places: the places of its members.
-            seeds: the numbers of its seeds.
             metrics: the leaves of the metrics of its segment.
         """
         if not self.hooks.hooks:
             return
+        places, seeds = batch.at(self._places)
         segment, rows = batch.done, list[Row]()
         for all_of_them, x in zip(self._so_far, metrics, strict=True):
             all_of_them[np.array(places)[:, None], seeds, segment] = x

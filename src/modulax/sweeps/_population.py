@@ -30,7 +30,6 @@ from ._training import (
     LaneProgram,
     Placement,
     Size,
-    Train,
     Trainable,
     as_metrics,
     in_segments,
@@ -207,14 +206,11 @@ class Lane:
         is_own = self.structure.key_axes.members
         return self.keys[np.array(self.padded(range(len(self.members))))] if is_own else self.keys
 
-    def _start(self) -> list[Any]:
-        program = self.structure.start
-        return [] if program is None else program(self.size, [*self._arguments(), self._keys()])
-
     def current(self) -> list[Any]:
         """The carry, with which the members begin unless there is one."""
         if self.carry is None:
-            self.carry = self._start()
+            program = self.structure.start
+            self.carry = [] if program is None else program(self.size, [*self._arguments(), self._keys()])
         return self.carry
 
     def advance(self, segment: int) -> list[np.ndarray]:
@@ -236,22 +232,10 @@ class Lane:
             self.carry = [fetched(x) for x in self.carry]
 
 
-def structures(
-    trainings: Sequence[Train | Trainable],
-    groups: Sequence[Group],
-    key: jax.ShapeDtypeStruct,
-    where: Placement,
-    *,
-    own_keys: bool,
-    data: Data | None = None,
-) -> list[Structure]:
-    """The training traced for every structure; an error if the metrics differ."""
-    traced = [
-        Structure(training, group, key, where, own_keys=own_keys, data=data, again=i == 0)
-        for i, (training, group) in enumerate(zip(trainings, groups, strict=True))
-    ]
-    first, *others = traced
-    for other in others:
+def check_metrics(structures: Sequence[Structure]) -> None:
+    """Raise an error if the metrics differ between structures."""
+    first = structures[0]
+    for other in structures[1:]:
         difference = first_difference(arrays_by_path(first.metrics), arrays_by_path(other.metrics))
         trees = [jtu.tree_structure(structure.metrics) for structure in (first, other)]
         if difference or trees[0] != trees[1]:
@@ -260,4 +244,3 @@ def structures(
                 f"The metrics must be the same for all members. For {other.group.label}, `{name}` is {b}; for "
                 f"{first.group.label}, it is {a}. Return what has one shape in all of them, such as losses."
             )
-    return traced
