@@ -20,6 +20,7 @@ from measure import interleaved, seconds, table
 import modulax
 from modulax import sweeps
 from modulax.sweeps._experiment import Experiment, Settings
+from modulax.sweeps._hooks import Hooks
 from modulax.sweeps._population import Lane
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
@@ -283,7 +284,7 @@ def streamed_data(quick: bool) -> str:
 
             def run() -> Any:
                 experiment.segments[:] = 0
-                with experiment.session("run", Settings(None, None, None, None, progress=False), work=1):
+                with experiment.session("run", Settings(None, None, None, None, False, Hooks(None)), work=1):
                     experiment.train([*range(count)], segments)
 
             return run

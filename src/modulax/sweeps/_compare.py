@@ -19,6 +19,7 @@ from ..authoring import AbstractTransform
 from ._comparison_plot import plot_comparison
 from ._data import as_data
 from ._experiment import Experiment, Settings, checked_key
+from ._hooks import Hooks
 from ._html import text_of
 from ._panels import REDUCTIONS
 from ._results import Results
@@ -334,7 +335,7 @@ def compare(
         for name in (metric, test if test is not None else metric):
             experiment.results().scores(name, mode=mode)  # an error if there is no such metric
         below = None if folder is None else Path(folder) / what
-        return train_all(experiment, Settings(chunk, memory, below, tags, progress))
+        return train_all(experiment, Settings(chunk, memory, below, tags, progress, Hooks(None)))
 
     search = _Search.of(
         {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()},

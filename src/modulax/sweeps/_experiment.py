@@ -25,7 +25,7 @@ from ..authoring import AbstractTransform
 from ._data import as_data
 from ._description import arrays_by_path, described, name_of, without_numbers
 from ._folder import Folder
-from ._hooks import Hook, Hooks, Row, rows_of
+from ._hooks import Hooks, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
 from ._over import Over, in_shapes, trainings
@@ -46,7 +46,7 @@ class Settings(NamedTuple):
     folder: str | os.PathLike[str] | None
     tags: Mapping[str, Any] | None
     progress: bool
-    on_segment: Hook | Sequence[Hook] | None = None
+    hooks: Hooks
     workers: Workers | None = None
 
 
@@ -87,8 +87,7 @@ class Experiment:
             check_training(name, of_one, segments, has_data=data is not None)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
-        self.members: list[AbstractTransform] = list(self.sweep)
-        self.training, self.total = of_groups[0], segments
+        self.training, self.seeds, self.total = of_groups[0], seeds, segments
         self.key = checked_key(name, key)
         self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
         self.where, self._own_keys = placement(devices), own_keys
@@ -99,22 +98,29 @@ class Experiment:
             for of_one, group in zip(of_groups, self.sweep.groups, strict=True)
         ]
         check_metrics(self.structures)
-        self._structure_of = {place: i for i, group in enumerate(self.sweep.groups) for place in group.places}
         leaves, self.treedef = jtu.tree_flatten(self.structures[0].metrics)
         self.metrics = arrays_by_path(self.structures[0].metrics, "metric")
         self.leaves = [((seeds, segments, *x.shape), x.dtype) for x in leaves]
-        self.segments = np.zeros(len(self.sweep), int)
-        self.history: dict[str, np.ndarray] = {}  # hyperparameters that change, [member, segment]
-        self.runs = Runs(Folder(None))
-        self.names = np.full((len(self.sweep), seeds), "", object)  # of the runs
-        self._trained = np.full((len(self.sweep), seeds, segments), "", object)
-        self._parents: dict[str, tuple[str, int]] = {}
         self._widths: dict[tuple[Structure, int], int] = {}
         self._call = 0  # its number in the folder
         self._next_table = 0.0
+        self.take(self.sweep)
+
+    def take(self, sweep: Sweep) -> None:
+        """Begin with the members of a sweep, which has the structures of the first one."""
+        self.sweep, self.runs = sweep, Runs(Folder(None))
+        self.members: list[AbstractTransform] = list(sweep)
+        self._structure_of = {place: i for i, group in enumerate(sweep.groups) for place in group.places}
+        self.segments = np.zeros(len(sweep), int)
+        self.history: dict[str, np.ndarray] = {}  # hyperparameters that change, [member, segment]
+        self._parents: dict[str, tuple[str, int]] = {}
+        self.names = np.full((len(sweep), self.seeds), "", object)  # of the runs
+        self._trained = np.full((len(sweep), self.seeds, self.total), "", object)
 
     @contextlib.contextmanager
-    def session(self, kind: str, settings: Settings, work: int, share: float = 1.0, search: Any = "") -> Iterator[None]:
+    def session(
+        self, kind: str, settings: Settings, work: int, *, share: float = 1.0, least: int = 1, search: Any = ""
+    ) -> Iterator[None]:
         """Open the folder and the progress bar.
 
         Args:
@@ -122,15 +128,16 @@ class Experiment:
             settings: the settings of the user.
             work: the number of segments of members.
             share: the fraction of the members that is trained at a time, unless the user gives their number.
+            least: the number of members for which programs are, also if there are fewer.
             search: what the runs depend on, in addition to their members, keys and programs.
         """
         if settings.chunk is not None:
             check_integer("sweeps.run", "chunk", settings.chunk)
-        self._settings, self._share = settings, share
+        self._settings, self._share, self._least = settings, share, least
         with (
             Folder(settings.folder) as folder,
             Progress(settings.progress) as self.bar,
-            Hooks(settings.on_segment, may_stop=kind != "pbt") as self.hooks,
+            settings.hooks as self.hooks,
             self.reading(folder),
         ):
             self.runs = Runs(folder)
@@ -140,8 +147,8 @@ class Experiment:
             if settings.workers is not None:
                 self._budget = math.inf  # a worker looks at its own memory
                 settings.workers.prepare(self.structures, self._programs, self.data, folder.path)
-            self._describe(kind, search)
-            self.bar.total(work * self.names.shape[1])
+            self.describe(kind, search)
+            self.bar.total(work * self.seeds)
             try:
                 yield
                 self._save_table()  # also of a process that was killed before it did
@@ -154,7 +161,7 @@ class Experiment:
         """Read the data ahead, if there are any."""
         return contextlib.nullcontext() if self.data is None else self.data.reading(folder, self.total)
 
-    def _describe(self, kind: str, search: Any) -> None:
+    def describe(self, kind: str, search: Any = "") -> None:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
         folder, places = self.runs.folder, range(len(self.sweep))
         noted = list(map(self._noted, places)) if folder.path else [(str(place), {}) for place in places]
@@ -223,17 +230,17 @@ class Experiment:
         self._last, self._prepare, self._places = last, prepare, dict[str, Place]()
         for place in places:
             self._trained[place, :, self.segments[place] : last] = self.names[place][:, None]
-        for place, seed in itertools.product(places, range(self.names.shape[1])):
+        for place, seed in itertools.product(places, range(self.seeds)):
             self._places.setdefault(self.names[place, seed], (place, seed))
         self._starts = {run: self._start(run) for run in self._places if self.runs.finished(run) < last}
         batches = self._batches(is_whole=spent is None)
-        asked = int((last - self.segments[places]).sum()) * self.names.shape[1]
+        asked = int((last - self.segments[places]).sum()) * self.seeds
         self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
         self._read_for_hooks()
         if (workers := self._settings.workers) is None:
             trained = trained_here(batches, self._turns(batches), self._begin, self._goes_on)
         else:
-            is_watched = self.runs.folder.path is not None or self.hooks.hooks
+            is_watched = self.runs.folder.path is not None or self.hooks.are_there
             trained = workers.trained(batches, self._begin, self._goes_on, None if is_watched else last)
         with contextlib.closing(trained):
             for batch, metrics in trained:
@@ -299,9 +306,9 @@ class Experiment:
 
     def _read_for_hooks(self) -> None:
         """Read what hooks get of the segments that are trained already."""
-        if self.hooks.hooks:
-            self._table, self._so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
-            self.runs.fill(self._so_far, self._trained)
+        if self.hooks.are_there:
+            self._table, self.so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
+            self.runs.fill(self.so_far, self._trained)
 
     def _call_hooks(self, batch: Batch, metrics: list[np.ndarray]) -> None:
         """Call the hooks with the runs of a batch that are not stopped, and note which ones they stop.
@@ -310,17 +317,17 @@ class Experiment:
             batch: the batch.
             metrics: the leaves of the metrics of its segment.
         """
-        if not self.hooks.hooks:
+        if not self.hooks.are_there:
             return
         places, seeds = batch.at(self._places)
         segment, rows = batch.done, list[Row]()
-        for all_of_them, x in zip(self._so_far, metrics, strict=True):
+        for all_of_them, x in zip(self.so_far, metrics, strict=True):
             all_of_them[np.array(places)[:, None], seeds, segment] = x
         for member in places:
             if self.ends[member] > segment:
                 changing = {name: x[member] for name, x in self.history.items()}
                 values = {name: x[segment].item() for name, x in changing.items()}
-                named = {name: x[member] for name, x in zip(self.metrics, self._so_far, strict=True)}
+                named = {name: x[member] for name, x in zip(self.metrics, self.so_far, strict=True)}
                 named |= {f"hyperparameters.{name}": x[None] for name, x in changing.items()}
                 rows += rows_of(member, seeds, segment, self._table[member] | values, named)
         stopped = self.hooks(rows) if jax.process_index() == 0 else set()
@@ -368,7 +375,7 @@ class Experiment:
             groups[self._structure_of[place], first, tuple(seeds)].append(place)
         batches = []
         for (number, first, seeds), places in groups.items():
-            width = self._width(self.structures[number], len(places), len(seeds))
+            width = self.width(self.structures[number], max(len(places), self._least), len(seeds))
             for rows in (places[i : i + width] for i in range(0, len(places), width)):
                 runs = [[self.names[place, seed] for seed in seeds] for place in rows]
                 parents = {run: self._parents[run][0] for row in runs for run in row if run in self._parents}
@@ -386,7 +393,7 @@ class Experiment:
         structure = self.structures[self._structure_of[places[0]]]
         return Lane(structure, [self.members[place] for place in places], keys, batch.width)
 
-    def _width(self, structure: Structure, members: int, seeds: int) -> int:
+    def width(self, structure: Structure, members: int, seeds: int) -> int:
         """How many members of a structure are trained at a time, of so many."""
         chunk, known = self._settings.chunk, self._widths.get((structure, seeds))
         if (workers := self._settings.workers) is not None and chunk is None:
@@ -417,14 +424,19 @@ class Experiment:
             sweep: the members, if they have changed.
             **more: other fields.
         """
-        metrics = blanks(len(self.sweep), self.leaves)
-        self.runs.fill(metrics, np.where(np.arange(self.total) < self.segments[:, None, None], self._trained, ""))
         firsts = [self.runs.of(self.names[structure.group.places[0], 0]) for structure in self.structures]
         chunk = tuple(batches[-1].width for batches in firsts if batches)
         in_parts = in_segments(self.training) is not None
         carries = Carries(self.runs.folder.path, self.names.copy()) if in_parts else None
         more = {"chunk": chunk, "carries": carries} | more
-        return self.results_of(self.sweep if sweep is None else sweep, metrics, self.segments, **more)
+        sweep = self.sweep if sweep is None else sweep
+        return self.results_of(sweep, self.trained_metrics(), self.segments, **more)
+
+    def trained_metrics(self) -> list[np.ndarray]:
+        """The leaves of the metrics so far, `[member, seed, segment]`; blank after the last segment of a member."""
+        metrics = blanks(len(self.sweep), self.leaves)
+        self.runs.fill(metrics, np.where(np.arange(self.total) < self.segments[:, None, None], self._trained, ""))
+        return metrics
 
     def results_of(self, sweep: Sweep, metrics: Sequence[np.ndarray], segments: np.ndarray, **more: Any) -> Results:
         """The results of any members, from the leaves of their metrics, `[member, seed, segment]`."""

@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._plugin.arguments import check_integer
 from ._experiment import Experiment, Settings
-from ._hooks import Hook
+from ._hooks import Hook, Hooks
 from ._over import Over
 from ._results import Results
 from ._sweep import Members, Sweep
@@ -91,7 +91,7 @@ def halving(
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error before anything is trained
     work = _work(ends, len(experiment.sweep), factor)
-    settings = Settings(chunk, memory, folder, tags, progress, on_segment)
+    settings = Settings(chunk, memory, folder, tags, progress, Hooks(on_segment))
     with experiment.session("halving", settings, work, share=1 / factor**2):
         alive = np.arange(len(experiment.sweep))
         for end in ends:

@@ -71,7 +71,7 @@ class Hooks(contextlib.ExitStack):
         given = () if on_segment is None else on_segment
         several = isinstance(given, (list, tuple)) and not callable(given)
         self.hooks: list[Any] = list(given) if several else [given]
-        self._may_stop = may_stop
+        self.are_there, self._may_stop = bool(self.hooks), may_stop
         for hook in self.hooks:
             if not callable(hook) or isinstance(hook, type):
                 raise TypeError(

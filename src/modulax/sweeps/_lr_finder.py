@@ -15,7 +15,7 @@ from .._plugin.transforms import find_paths, value_at
 from ..authoring import AbstractTransform
 from ..schedules import AbstractSchedule
 from ._experiment import Experiment, Settings
-from ._hooks import Hook
+from ._hooks import Hook, Hooks
 from ._plots import set_heights
 from ._results import Results
 from ._run import train_all
@@ -188,7 +188,7 @@ def lr_finder(
         sweep, train, seeds=seeds, key=key, devices=devices, segments=segments, data=data, name="sweeps.lr_finder"
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error if there is no such metric
-    results = train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment))
+    results = train_all(experiment, Settings(chunk, memory, folder, tags, progress, Hooks(on_segment)))
     scores = results._scores(metric, mode=mode, reduce=reduce)
     smoothed, suggestion, note = _suggestion(rates, scores, mode)
     best = float(rates[int(smoothed.argmax() if mode == "max" else smoothed.argmin())])

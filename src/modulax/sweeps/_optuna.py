@@ -11,18 +11,14 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._plugin.arguments import check_integer
-from ..authoring import AbstractTransform
-from ._experiment import Experiment
-from ._folder import Folder
-from ._hooks import Hook, Hooks, Row, rows_of
-from ._memory import budget_of, fitting
-from ._population import Lane
-from ._progress import Progress
+from .._protocol.transform import AbstractTransform
+from .._support.checks import check_integer
+from ._experiment import Experiment, Settings
+from ._hooks import Hook, Hooks, Row
 from ._results import Results, blanks
 from ._spaces import AbstractSpace, check_spaces
-from ._sweep import Members, Sweep, check_optimizer, combined
-from ._training import Size, Train, Trainable
+from ._sweep import Sweep, check_optimizer, combined
+from ._training import Train, Trainable
 
 
 class _Study:
@@ -155,14 +151,15 @@ def optuna(
     )
     if experiment.data is not None:
         experiment.data.check_goes_back("`sweeps.optuna` reads the data again for each batch of trials")
-    search = _Search(ours, experiment, reduce, batch, memory)
-    with Progress(progress) as search.bar, Hooks(on_segment) as search.hooks, experiment.reading(Folder(None)):
-        remaining = trials - len(ours.finished())
-        search.bar.total(max(remaining, 0) * segments)
+    search = _Search(ours, experiment, reduce, on_segment)
+    remaining = trials - len(ours.finished())
+    settings = Settings(None, memory, None, None, progress, search)
+    with experiment.session("optuna", settings, max(remaining, 0) * segments, least=batch):
+        width = experiment.width(experiment.structures[0], batch, seeds)  # an error before a trial is asked for
         while remaining > 0 and not ours.is_exhausted:
             search.train(min(batch, remaining))
             remaining = trials - len(ours.finished())
-    return search.results()
+    return search.results(chunk=(width,))
 
 
 def _check_study(study: Any) -> None:
@@ -181,14 +178,14 @@ def _check_study(study: Any) -> None:
         )
 
 
-class _Search:
-    """The trials that this call trains, in lanes of one width, and their metrics by number."""
+class _Search(Hooks):
+    """The trials that this call trains, of which it reports every segment, and their metrics by number."""
 
-    bar: Progress
-    hooks: Hooks
-
-    def __init__(self, study: _Study, experiment: Experiment, reduce: str, batch: int, memory: float | int | None):
+    def __init__(self, study: _Study, experiment: Experiment, reduce: str, on_segment: Any):
+        super().__init__(on_segment)
+        self.are_there = True  # also without hooks of the user, the study gets every segment
         self.study, self.experiment, self.reduce = study, experiment, reduce
+        self.trials: list[Any] = []  # in training
         self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
         self.trained: dict[int, int] = {}  # segments
         self.has_sound_run = False  # else what `diverged` marks is a metric that is NaN between evaluations
@@ -197,25 +194,25 @@ class _Search:
         self.has_sound_run = False
         leaves = list(blanks._named())
         self.objectives = [0 if name is None else leaves.index(name) for name in study.metrics]  # among the leaves
-        where, self.structure = experiment.where, experiment.structures[0]
-        budget = budget_of(list(where.mesh.devices.flat), memory)
-        seeds = experiment.keys.shape[0]
-        self.width = fitting(lambda n: self.structure.needed(Size(n, seeds)), batch, where.rounded, None, budget)
 
     def train(self, count: int) -> None:
         """Train a batch of trials."""
-        trials: list[Any] = []
+        self.trials = trials = list[Any]()
         try:
             while len(trials) < count:
                 trials.append(self.study.ask())
             sweep = self.study.sweep(trials)
             self._check_structure(sweep)
-            for i in range(0, count, self.width):
-                self._train_lane(sweep.members[i : i + self.width], trials[i : i + self.width])
+            self.experiment.take(sweep)
+            self.experiment.describe("optuna")
+            self.experiment.train([*range(count)], self.experiment.total)
         except BaseException:  # also if the user stops it: else the trials would remain in the state RUNNING
             for trial in trials:
                 self.study.tell(trial, "FAIL")
             raise
+        metrics, segments = self.experiment.trained_metrics(), self.experiment.segments.tolist()
+        self.metrics |= {trial.number: [x[row] for x in metrics] for row, trial in enumerate(trials)}
+        self.trained |= {trial.number: end for trial, end in zip(trials, segments, strict=True)}
 
     def _check_structure(self, sweep: Sweep) -> None:
         if len(Sweep([*self.experiment.sweep, *sweep]).groups) > 1:
@@ -225,30 +222,18 @@ class _Search:
                 "study of its own."
             )
 
-    def _train_lane(self, members: Members, trials: Sequence[Any]) -> None:
-        """Train some trials, report every segment, and tell how each ended."""
-        lane = Lane(self.structure, members, self.experiment.keys, self.width)
-        alive, table = dict(enumerate(trials)), self.study.sweep(trials).table()
-        arrays = blanks(len(trials), self.experiment.leaves)
-        self.metrics |= {trial.number: [x[row] for x in arrays] for row, trial in alive.items()}
-        for segment in range(self.experiment.total):
-            metrics = lane.advance(segment)
-            self.bar.advance(len(trials))
-            rows: list[Row] = []
-            for row, trial in alive.items():
-                for array, x in zip(arrays, metrics, strict=True):
-                    array[row, :, segment] = x[row]
-                self.trained[trial.number] = segment + 1
-                named = dict(zip(self.experiment.metrics, self.metrics[trial.number], strict=True))
-                rows += rows_of(trial.number, range(len(self.experiment.keys)), segment, table[row], named)
-            stopped = self.hooks(rows)
-            values = self._values(self._results(self.experiment.sweep, list(alive.values()))).tolist()
-            for (row, trial), value in zip(list(alive.items()), values, strict=True):
-                if self._has_ended(trial, segment, value, trial.number in stopped):
-                    del alive[row]
-            if not alive:
-                self.bar.advance(len(trials) * (self.experiment.total - 1 - segment))
-                break
+    def __call__(self, rows: Sequence[Row]) -> set[int]:
+        """Call the hooks with the numbers of trials, report the trials, and return which ones of a batch have ended."""
+        stopped = super().__call__([row._replace(member=self.trials[row.member].number) for row in rows])
+        places, segment = list(dict.fromkeys(row.member for row in rows)), rows[0].segment
+        trials = [self.trials[place] for place in places]
+        metrics, ends = [x[places] for x in self.experiment.so_far], np.full(len(places), segment + 1)
+        values = self._values(self.experiment.results_of(self.experiment.sweep[places], metrics, ends, chunk=()))
+        return {
+            place
+            for place, trial, value in zip(places, trials, values.tolist(), strict=True)
+            if self._has_ended(trial, segment, value, trial.number in stopped)
+        }
 
     def _has_ended(self, trial: Any, segment: int, value: Sequence[float], is_stopped: bool) -> bool:
         """Report the values of a segment to the study, and return whether the trial is complete or pruned."""
@@ -272,20 +257,17 @@ class _Search:
         ]
         return np.stack(columns, 1)
 
-    def results(self) -> Results:
+    def results(self, chunk: tuple[int, ...]) -> Results:
         """The results of all trials of the study."""
         trials = self.study.finished()
-        results = self._results(self.study.sweep(trials), trials)
+        rows = [self.metrics.get(trial.number) or self._from_study(trial) for trial in trials]
+        metrics = [np.stack(x) for x in zip(*rows, strict=True)]
+        trained = np.array([self.trained[trial.number] for trial in trials])
+        results = self.experiment.results_of(self.study.sweep(trials), metrics, trained, chunk=chunk)
         for row, trial in enumerate(trials):
             if trial.number not in self.metrics:  # unknown metrics are NaN
                 results.diverged[row] = not np.isfinite(trial.values or np.inf).all()
         return results
-
-    def _results(self, sweep: Sweep, trials: Sequence[Any]) -> Results:
-        rows = [self.metrics.get(trial.number) or self._from_study(trial) for trial in trials]
-        metrics = [np.stack(x) for x in zip(*rows, strict=True)]
-        trained = np.array([self.trained[trial.number] for trial in trials])
-        return self.experiment.results_of(sweep, metrics, trained, chunk=(self.width,))
 
     def _from_study(self, trial: Any) -> list[np.ndarray]:
         """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""

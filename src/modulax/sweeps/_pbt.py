@@ -14,7 +14,7 @@ from ..authoring import AbstractTransform
 from ._carried import leaves_of, write_values
 from ._description import described
 from ._experiment import Experiment, Settings
-from ._hooks import Hook
+from ._hooks import Hook, Hooks
 from ._results import Results
 from ._spaces import AbstractSpace, seed_of
 from ._sweep import Members, Sweep, as_sweep, paths_of
@@ -101,7 +101,7 @@ def pbt(
     members = list(population)
     history = experiment.history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
-    settings = Settings(chunk, memory, folder, tags, progress, on_segment)
+    settings = Settings(chunk, memory, folder, tags, progress, Hooks(on_segment, may_stop=False))
     with experiment.session("pbt", settings, work=size * segments, search=search):
         spent = set[str]()
         for segment in range(segments):

@@ -8,7 +8,7 @@ from jaxtyping import PRNGKeyArray
 
 from ..authoring import AbstractTransform
 from ._experiment import Experiment, Settings
-from ._hooks import Hook
+from ._hooks import Hook, Hooks
 from ._over import Over
 from ._results import Results
 from ._sweep import Members, Sweep
@@ -90,7 +90,7 @@ def run(
     workers = None if executor is None else Workers(executor, devices, memory)
     here = devices if workers is None else 1
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=here, segments=segments, data=data)
-    return train_all(experiment, Settings(chunk, memory, folder, tags, progress, on_segment, workers))
+    return train_all(experiment, Settings(chunk, memory, folder, tags, progress, Hooks(on_segment), workers))
 
 
 def train_all(experiment: Experiment, settings: Settings) -> Results:
