@@ -178,20 +178,11 @@ class Comparison:
         columns = self.results.sweep.table()
         rows = []
         for i, name in enumerate(self.names):
-            row = {
-                "optimizer": name,
-                "rank": self.ranks[name],
-                self.test: float(self.intervals.middle[i]),
-                f"{self.test}_low": float(self.intervals.low[i]),
-                f"{self.test}_high": float(self.intervals.high[i]),
-                "difference": float(self.differences.middle[i, 0]),
-                "difference_low": float(self.differences.low[i, 0]),
-                "difference_high": float(self.differences.high[i, 0]),
-                "ties": ", ".join(self.ties(name)),
-                "members": len(self.members[name]),
-                "diverged": self.diverged(name),
-                "edge": ", ".join(self.edges[name]),
-            }
+            row = {"optimizer": name, "rank": self.ranks[name]}
+            for what, interval, at in ((self.test, self.intervals, i), ("difference", self.differences, (i, 0))):
+                row |= {f"{what}{end}": float(x[at]) for end, x in zip(("", "_low", "_high"), interval, strict=True)}
+            row |= {"ties": ", ".join(self.ties(name)), "members": len(self.members[name])}
+            row |= {"diverged": self.diverged(name), "edge": ", ".join(self.edges[name])}
             rows.append(row | {k: columns[i][k] for k in self.tuned[name]})
         return rows
 
@@ -311,26 +302,20 @@ def compare(
         TypeError: if a space isn't a `SearchSpace`.
         ValueError: if there is no such metric, or a drawn value is out of the range of its hyperparameter.
     """
+    call = "sweeps.compare"
     _check_spaces(spaces)
-    check_integer("sweeps.compare", "budget", budget)
-    check_integer("sweeps.compare", "seeds", seeds)
-    check_option("sweeps.compare", "mode", mode, ("min", "max"))
-    check_option("sweeps.compare", "reduce", reduce, _REDUCTIONS)
-    key = checked_key("sweeps.compare", key)
+    check_integer(call, "budget", budget)
+    check_integer(call, "seeds", seeds)
+    check_option(call, "mode", mode, ("min", "max"))
+    check_option(call, "reduce", reduce, _REDUCTIONS)
+    key = checked_key(call, key)
     of_search, of_seeds = jax.random.split(key)
     if (shared := as_data(data, placement(devices))) is not None:
         shared.check_goes_back("`sweeps.compare` reads the data again for the new seeds")
 
     def trained(parts: Mapping[str, Any], what: str, key: PRNGKeyArray, seeds: int) -> Results:
         experiment = Experiment(
-            concat(parts),
-            train,
-            seeds=seeds,
-            key=key,
-            devices=devices,
-            segments=segments,
-            data=shared,
-            name="sweeps.compare",
+            concat(parts), train, seeds=seeds, key=key, devices=devices, segments=segments, data=shared, name=call
         )
         for name in (metric, test if test is not None else metric):
             experiment.results().scores(name, mode=mode)  # an error if there is no such metric

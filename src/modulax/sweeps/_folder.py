@@ -19,7 +19,6 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import jax
@@ -77,9 +76,7 @@ class Folder:
         except OSError as error:
             raise OSError(f"{self.name} can't be written: {error}. Choose another folder.") from error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -207,17 +207,12 @@ def _check_no_schedule(optimizer: AbstractTransform, name: str, path: tuple[Any,
         )
 
 
-def _is_logarithmic(scores: np.ndarray, mode: str) -> bool:
-    """Whether scores are compared by their ratios."""
-    return mode == "min" and bool((scores > 0).all())
-
-
 def _suggestion(rates: np.ndarray, scores: np.ndarray, mode: str) -> tuple[np.ndarray, float | None, str]:
     """The smoothed scores, the suggested rate, and a note."""
     if not np.isfinite(scores[0]):
         which = "the lowest rate" if np.isfinite(scores).any() else "every rate"
         return scores, None, f"The training diverged at {which}: lower `low`, {rates[0]:.3g}."
-    by_ratio = _is_logarithmic(scores, mode)
+    by_ratio = mode == "min" and bool((scores > 0).all())
     sign = -1.0 if mode == "max" else 1.0
     values = np.log(scores) if by_ratio else sign * scores
     cost = np.minimum(values, values[0])

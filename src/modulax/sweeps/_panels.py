@@ -153,6 +153,10 @@ class Panels:
         self.bad_label = "diverged or far off" if is_far.any() else "diverged"
         self.legend: dict[str, Any] = {}
 
+    def mark(self, label: str, drawn: Sequence[Any]) -> None:
+        """Name the first of some marks in the legend, unless it names such ones already."""
+        self.legend.setdefault(label, drawn[0])
+
     def column(self, argument: str, name: str) -> Column:
         """A column by name, which the user gave as an argument of `plot`."""
         if name not in self._all:

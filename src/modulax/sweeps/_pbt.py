@@ -98,29 +98,26 @@ def pbt(
     search = [sorted((name, _text(x)) for name, x in explore.items()), exploit, metric or "", mode]
     search += [described(member) for member in population]
     stored = leaves_of(experiment.structures[0], paths)
-    members = list(population)
     history = experiment.history = {name: np.zeros((size, segments)) for name in columns.values()}
     parents = np.tile(np.arange(size)[:, None], (1, segments))
     settings = Settings(chunk, memory, folder, tags, progress, Hooks(on_segment, may_stop=False))
     with experiment.session("pbt", settings, work=size * segments, search=search):
         spent = set[str]()
         for segment in range(segments):
-            sources = np.arange(size)
+            others = np.zeros(0, int)
             if segment > 0:
                 random = np.random.default_rng(seed_of(experiment.key, segment - 1))
                 so_far = experiment.results(parents=parents)
-                sources = _sources(so_far._finite_costs(metric, mode=mode), replaced, random)
-                members = _successors(members, sources, changes, random)
-                parents[:, segment] = sources
-            others = np.flatnonzero(sources != np.arange(size))
-            for place in others.tolist():
-                spent.update(experiment.names[place])
-                experiment.replace(place, members[place], int(sources[place]), segment)
+                sources = parents[:, segment] = _sources(so_far._finite_costs(metric, mode=mode), replaced, random)
+                others = np.flatnonzero(sources != np.arange(size))
+                for place, source in zip(others.tolist(), sources[others].tolist(), strict=True):
+                    spent.update(experiment.names[place])
+                    experiment.replace(place, _changed(experiment.members[source], changes, random), source, segment)
             for path, name in columns.items():
-                history[name][:, segment] = [member.hyperparameters()[path] for member in members]
+                history[name][:, segment] = [member.hyperparameters()[path] for member in experiment.members]
             write = functools.partial(write_values, replaced=others, leaves=stored)
             experiment.train([*range(size)], segment + 1, keeps=True, spent=spent, prepare=write)
-        final = _with_members(population, members, columns)
+        final = _with_members(population, experiment.members, columns)
         results = experiment.results(final, history=history, parents=parents)
     return results
 
@@ -180,14 +177,6 @@ def _as_function(name: str, change: Any) -> Callable[[float, float], Any]:
             f"`sweeps.LogUniform(low, high)`, or a function of the value and a random number in [0, 1)."
         )
     return lambda value, u: value * change if u < 0.5 else value / change
-
-
-def _successors(
-    members: Members, sources: np.ndarray, changes: Changes, random: np.random.Generator
-) -> list[AbstractTransform]:
-    """The members, and in the place of a replaced one its source with changed hyperparameters."""
-    pairs = enumerate(sources.tolist())
-    return [members[i] if source == i else _changed(members[source], changes, random) for i, source in pairs]
 
 
 def _sources(scores: np.ndarray, replaced: int, random: np.random.Generator) -> np.ndarray:

@@ -46,7 +46,11 @@ def plot(panels: Panels, kind: str | Sequence[str] | None) -> Any:
     kinds = tuple(PANELS) if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
     for name in kinds:
         check_option("plot", "kind", name, tuple(PANELS))
-    drawings = [draw for name in kinds for draw in _drawings(panels, name, is_required=kind is not None)]
+    drawings: list[Draw] = []
+    for name in kinds:
+        drawings += (found := PANELS[name](panels))
+        if kind is not None and not found:
+            raise ValueError(MISSING[name].format(metric=panels.metric))
     columns = 2 if len(drawings) == 4 else min(len(drawings), 3)
     return _figure(panels, drawings, columns, 3.4 if columns < 3 else 2.8)
 
@@ -118,14 +122,6 @@ def _legend_columns(labels: Iterable[str], width: float) -> int:
     return 1
 
 
-def _drawings(panels: Panels, kind: str, is_required: bool) -> list[Draw]:
-    """The panels of one kind; an error if there are none, and the user asked for them."""
-    drawings = PANELS[kind](panels)
-    if is_required and not drawings:
-        raise ValueError(MISSING[kind].format(metric=panels.metric))
-    return drawings
-
-
 def _curve_panels(panels: Panels) -> list[Draw]:
     return [_curves] if len(panels.steps) > 1 else []
 
@@ -182,8 +178,7 @@ def _curve(ax: Any, panels: Panels, values: Spread, i: int, color: Any, has_band
     ax.plot(panels.steps, values.middle, linewidth=width, **line, **markers)
     if times.size and not np.isfinite(panels.curves[i, :, : panels.lengths[i]]).all():
         end = times[-1]
-        mark = ax.plot(panels.steps[end], values.middle[end], "x", markersize=5, **line)
-        panels.legend.setdefault("diverged", mark[0])
+        panels.mark("diverged", ax.plot(panels.steps[end], values.middle[end], "x", markersize=5, **line))
 
 
 def _curve_limits(panels: Panels) -> tuple[float, float] | None:
@@ -208,12 +203,8 @@ def _colors(ax: Any, panels: Panels) -> list[Any]:
         for i in members:
             colors[i] = color
         if k < len(CATEGORIES) or column is panels.optimizers:
-            panels.legend.setdefault(name, ax.plot([], [], color=color)[0])
+            panels.mark(name, ax.plot([], [], color=color))
     return colors
-
-
-def _category(k: int) -> str:
-    return CATEGORIES[k % len(CATEGORIES)]
 
 
 def _by_number(ax: Any, scale: Scale) -> list[Any]:
@@ -257,7 +248,7 @@ def _name(axis: Any, ticks: Sequence[float] | None) -> None:
 def _lines(column: Column) -> list[Lines]:
     """The members with each value of a hyperparameter, or of each class; without a name if there is one class."""
     places, names = column.places(), [*column.names().values()]
-    order, colors = range(len(names)), [_category(k) for k in range(len(names))]
+    order, colors = range(len(names)), [CATEGORIES[k % len(CATEGORIES)] for k in range(len(names))]
     if column.is_numeric:
         order = np.argsort([column.values[places.tolist().index(k)] for k in order])
         colors = pyplot("Results.plot", "sweeps").get_cmap(COLORS_OF_VALUES)(np.linspace(0, 0.9, len(names)))
@@ -290,7 +281,7 @@ def _against(ax: Any, panels: Panels, column: Column, lines: Sequence[Lines], ma
     best = panels.best
     if best is not None and not np.isnan(x[best]):
         mark = ax.plot(x[best], panels.final.middle[best], "o", color=BEST, markersize=6, zorder=5)
-        panels.legend.setdefault(panels.best_text(best), mark[0])
+        panels.mark(panels.best_text(best), mark)
 
 
 def _line_against(ax: Any, panels: Panels, x: np.ndarray, line: Lines, joined: bool, marks_best: bool) -> None:
@@ -346,7 +337,7 @@ def _line(ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: An
     places = sorted(best)
     if len(places) < len(members):
         points = ax.plot(x[members], panels.final.middle[members], "o", color=SOFT, markersize=3, zorder=1)
-        panels.legend.setdefault("all members", points[0])
+        panels.mark("all members", points)
     values = panels.final.of([best[place] for place in places])
     if panels.seeds > 1:
         ax.fill_between(places, values.low, values.high, color=color, alpha=0.15, linewidth=0)
@@ -368,7 +359,7 @@ def _mark_bad(ax: Any, panels: Panels, places: np.ndarray, color: Any) -> None:
         edge = np.full(len(places), 0.965 if panels.mode == "min" else 0.035)
         marks = ax.plot(places, edge, "x", color=color, markersize=5, transform=ax.get_xaxis_transform())
         panels.legend.pop("diverged", None)  # of the curves; the words here may say more
-        panels.legend.setdefault(panels.bad_label, marks[0])
+        panels.mark(panels.bad_label, marks)
 
 
 def _heat_map(ax: Any, panels: Panels, name: str, members: np.ndarray, pair: tuple[Column, Column]) -> None:
@@ -383,8 +374,7 @@ def _heat_map(ax: Any, panels: Panels, name: str, members: np.ndarray, pair: tup
         _write_values(ax, mesh, values)
     y, x = np.nonzero(~np.isfinite(values))
     if y.size:
-        marks = ax.plot(x + 0.5, y + 0.5, "x", color=GREY, markersize=5)
-        panels.legend.setdefault("diverged", marks[0])
+        panels.mark("diverged", ax.plot(x + 0.5, y + 0.5, "x", color=GREY, markersize=5))
     _name_cells(ax.xaxis, pair[0].name, across)
     _name_cells(ax.yaxis, pair[1].name, down)
     ax.tick_params(axis="x", rotation=45 if len(across) > 5 else 0)

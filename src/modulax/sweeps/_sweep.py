@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, overload
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -216,7 +217,7 @@ class Sweep(AbstractMembers):
         if not isinstance(other, Sweep):
             return NotImplemented
         shapes = [[*map(shown_shape, sweep.shapes)] for sweep in (self, other)]
-        return shapes[0] == shapes[1] and all(map(_is_equal, self.members, other.members))
+        return shapes[0] == shapes[1] and all(map(eqx.tree_equal, self.members, other.members))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -237,14 +238,6 @@ class Sweep(AbstractMembers):
     def _all_values(self) -> list[dict[str, Any]]:
         """Return a dict per member: the values that may differ between members, by dotted path."""
         return [values_of(x) | shown_shape(shape) for x, shape in zip(self.members, self.shapes, strict=True)]
-
-
-def _is_equal(a: AbstractTransform, b: AbstractTransform) -> bool:
-    leaves, treedef = jtu.tree_flatten(a)
-    others, other = jtu.tree_flatten(b)
-    return treedef == other and all(
-        np.array_equal(x, y) and x.dtype == y.dtype for x, y in zip(leaves, others, strict=True)
-    )
 
 
 def _check_member(member: Any) -> None:

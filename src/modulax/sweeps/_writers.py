@@ -14,7 +14,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,9 +50,7 @@ class AbstractWriter(contextlib.AbstractContextManager[None]):
     def end(self, run: Any, succeeded: bool) -> None:
         """Mark a run as ended."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         while self._runs:
             self.end(self._runs.popitem()[1], succeeded=kind is None)
 
