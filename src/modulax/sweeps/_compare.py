@@ -21,11 +21,11 @@ from ._data import as_data
 from ._experiment import Experiment, Settings, checked_key
 from ._hooks import Hooks
 from ._html import text_of
-from ._panels import REDUCTIONS
+from ._panels import REDUCTIONS, Spread
 from ._results import Results
 from ._run import train_all
 from ._spaces import AbstractSpace, check_spaces, drawn, seed_of
-from ._statistics import Interval, best_of, intervals
+from ._statistics import best_of, intervals
 from ._sweep import Sweep, check_optimizer, concat
 from ._training import Train, Trainable, placement
 
@@ -125,8 +125,8 @@ class Comparison:
     reduce: str
     edges: dict[str, tuple[str, ...]]
     values: np.ndarray
-    intervals: Interval
-    differences: Interval
+    intervals: Spread
+    differences: Spread
 
     @property
     def ranks(self) -> dict[str, int]:

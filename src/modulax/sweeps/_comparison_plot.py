@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from .._plugin.messages import pyplot
+from .._support.packages import pyplot
+from ._panels import Spread
 from ._plots import CATEGORIES, SOFT, figure_of, set_heights, set_range
-from ._statistics import Interval, difference
+from ._statistics import difference
 
 
 def plot_comparison(comparison: Any) -> Any:
@@ -21,7 +22,7 @@ def plot_comparison(comparison: Any) -> Any:
         _values(left, comparison.values, comparison.intervals, colors, mode)
         left.set_yticks(range(n), names)
         left.set(xlabel=metric, title="chosen, on new seeds")
-        from_best = Interval(*(part[:, 0] for part in comparison.differences))
+        from_best = Spread(*(part[:, 0] for part in comparison.differences))
         _values(middle, difference(comparison.values, comparison.values[:1]), from_best, colors, mode)
         middle.axvline(0.0, color=SOFT, linewidth=0.8, zorder=0)
         middle.set(yticks=[], xlabel=f"difference in {metric}", title=f"from {names[0]}, with the same seed")
@@ -30,7 +31,7 @@ def plot_comparison(comparison: Any) -> Any:
     return figure_of("Comparison.plot", (11.0, max(2.6, 0.9 + 0.26 * n)), draw)
 
 
-def _values(ax: Any, values: np.ndarray, interval: Interval, colors: Any, mode: str) -> None:
+def _values(ax: Any, values: np.ndarray, interval: Spread, colors: Any, mode: str) -> None:
     """The seeds of each optimizer in a row, with the interval; those that diverged at the right edge."""
     finite = values[np.isfinite(values)]
     if finite.size:

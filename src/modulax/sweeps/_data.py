@@ -190,7 +190,7 @@ class Data:
             leaves = [_as_array(dotted(path), x) for path, x in jtu.tree_leaves_with_path(tree)]
             if not leaves:
                 raise TypeError(f"`data` must give arrays, in any pytree, and it gave {tree!r}.")
-            return [placed(x, self._where.copied()) for x in leaves]
+            return [placed(x, self._where.sharding()) for x in leaves]
 
     def _check_shapes(self, tree: PyTree) -> None:
         """Note the shapes of the first data; raise an error if others differ from them."""

@@ -31,7 +31,7 @@ from ._memory import budget_of, fitting, size_text
 from ._over import Over, in_shapes, trainings
 from ._population import Lane, Structure, check_metrics
 from ._progress import Progress
-from ._results import Results, blanks, csv_of, diverged_in
+from ._results import Results, blanks, csv_of, results_of
 from ._runs import Batch, Carries, Place, Runs, Start, trained_here
 from ._sweep import Members, Sweep, as_sweep, shown_shape, values_of
 from ._training import Size, Train, Trainable, check_training, in_segments, placement
@@ -87,7 +87,7 @@ class Experiment:
             check_training(name, of_one, segments, has_data=data is not None)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
-        self.training, self.seeds, self.total = of_groups[0], seeds, segments
+        self.seeds, self.total, self.in_segments = seeds, segments, in_segments(of_groups[0]) is not None
         self.key = checked_key(name, key)
         self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
         self.where, self._own_keys = placement(devices), own_keys
@@ -138,7 +138,7 @@ class Experiment:
             Folder(settings.folder) as folder,
             Progress(settings.progress) as self.bar,
             settings.hooks as self.hooks,
-            self.reading(folder),
+            contextlib.nullcontext() if self.data is None else self.data.reading(folder, self.total),
         ):
             self.runs = Runs(folder)
             # All processes have read the folder when the first one writes to it, since all must take part in this.
@@ -157,10 +157,6 @@ class Experiment:
                     self.bar.say(f"Interrupted. Run it again to go on from `folder={str(settings.folder)!r}`.")
                 raise
 
-    def reading(self, folder: Folder) -> contextlib.AbstractContextManager[None]:
-        """Read the data ahead, if there are any."""
-        return contextlib.nullcontext() if self.data is None else self.data.reading(folder, self.total)
-
     def describe(self, kind: str, search: Any = "") -> None:
         """Name the runs, and note in the folder what they are; an error if they can't be in it."""
         folder, places = self.runs.folder, range(len(self.sweep))
@@ -178,7 +174,7 @@ class Experiment:
             call = {"kind": kind, "versions": _versions(), "commit": _commit(), "tags": tags}
             self.runs.describe({
                 "metrics": self.metrics,
-                "in_segments": in_segments(self.training) is not None,
+                "in_segments": self.in_segments,
                 "programs": programs,
                 "names": self.sweep.names,
                 "members": dict(noted),
@@ -363,7 +359,7 @@ class Experiment:
         """
         chunk = self._settings.chunk
         is_small = chunk is None or batch.width <= self.where.rounded(chunk)
-        return is_small and batch.width % self.where.size == 0 and (is_whole or batch.done == batch.first)
+        return is_small and batch.width % self.where.mesh.size == 0 and (is_whole or batch.done == batch.first)
 
     def _new_batches(self, firsts: Mapping[Place, int]) -> list[Batch]:
         """Batches for runs, of members of one structure that go on from one segment with the same seeds."""
@@ -426,8 +422,7 @@ class Experiment:
         """
         firsts = [self.runs.of(self.names[structure.group.places[0], 0]) for structure in self.structures]
         chunk = tuple(batches[-1].width for batches in firsts if batches)
-        in_parts = in_segments(self.training) is not None
-        carries = Carries(self.runs.folder.path, self.names.copy()) if in_parts else None
+        carries = Carries(self.runs.folder.path, self.names.copy()) if self.in_segments else None
         more = {"chunk": chunk, "carries": carries} | more
         sweep = self.sweep if sweep is None else sweep
         return self.results_of(sweep, self.trained_metrics(), self.segments, **more)
@@ -440,17 +435,9 @@ class Experiment:
 
     def results_of(self, sweep: Sweep, metrics: Sequence[np.ndarray], segments: np.ndarray, **more: Any) -> Results:
         """The results of any members, from the leaves of their metrics, `[member, seed, segment]`."""
-        is_whole = in_segments(self.training) is None
         is_trained = np.arange(self.total) < segments[:, None, None]
-        return Results(
-            sweep=sweep,
-            metrics=self.treedef.unflatten([x[:, :, 0] for x in metrics] if is_whole else metrics),
-            diverged=diverged_in(metrics, is_trained),
-            segments=segments.copy(),
-            keys=self.keys,
-            total=self.total,
-            **more,
-        )
+        more |= {"sweep": sweep, "segments": segments.copy(), "keys": self.keys}
+        return results_of(metrics, is_trained, self.treedef.unflatten, self.in_segments, **more)
 
 
 def checked_key(name: str, key: Any) -> PRNGKeyArray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..checkpoint._plugin import nested
 from ._folder import Folder
-from ._results import Results, blanks, diverged_in
+from ._results import Results, blanks, results_of
 from ._runs import Carries, Runs
 from ._sweep import AbstractMembers
 
@@ -71,19 +71,20 @@ def loaded(runs: Runs) -> Results:
     segments = ends.max(axis=1)
     metrics = _blanks(notes["metrics"], trained.shape)
     runs.fill(metrics, trained)
-    in_parts = notes["in_segments"]
+    in_segments = notes["in_segments"]
     paths = [tuple(name.split(".")) for name in notes["metrics"]]
-    return Results(
+    return results_of(
+        metrics,
+        trained != "",
+        lambda leaves: nested(dict(zip(paths, leaves, strict=True))),
+        in_segments,
         sweep=StoredMembers([notes["members"][member] for member in members], notes["names"]),
-        metrics=nested(dict(zip(paths, metrics if in_parts else [x[:, :, 0] for x in metrics], strict=True))),
-        diverged=diverged_in(metrics, trained != ""),
         segments=segments,
         keys=jnp.asarray(np.array([seed for seed in seeds if seed], np.uint32)),
         chunk=tuple(batch.width for batch in runs.batches),
-        total=trained.shape[2],
         missing=ends < segments[:, None],
         calls=tuple(notes["calls"]),
-        carries=Carries(runs.folder.path, names) if in_parts else None,
+        carries=Carries(runs.folder.path, names) if in_segments else None,
     )
 
 

@@ -22,7 +22,7 @@ def reduced(values: np.ndarray, mode: str, reduce: str, is_there: np.ndarray) ->
 
 
 class Spread(NamedTuple):
-    """The reduced value over the seeds, and the smallest and largest finite one; NaN where there is none."""
+    """A value that is reduced over the seeds, and the ends of a range around it."""
 
     middle: np.ndarray
     low: np.ndarray
@@ -34,7 +34,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: np.ndarray, mode: str, reduce: str, is_there: np.ndarray) -> Spread:
-    """The spread over the axis of seeds, the second one."""
+    """The reduced value over the axis of seeds, the second one, and the ends of the finite ones; NaN without any."""
     middle, finite = reduced(values, mode, reduce, is_there), np.ma.masked_invalid(values)
     ends = (x.filled(np.nan) for x in (finite.min(axis=1), finite.max(axis=1)))
     return Spread(np.where(np.isfinite(middle), middle, np.nan), *ends)

@@ -417,14 +417,27 @@ def blanks(members: int, leaves: Iterable[tuple[tuple[int, ...], Any]]) -> list[
     return [np.full((members, *shape), jnp.nan if fills else 0, dtype) for (shape, dtype), fills in pairs]
 
 
-def diverged_in(metrics: Sequence[np.ndarray], is_trained: np.ndarray) -> np.ndarray:
-    """Whether any metric of a run is infinite or NaN in the segments that it was trained for, `[member, seed]`."""
-    shape = metrics[0].shape[:3]
+def results_of(
+    leaves: Sequence[np.ndarray], is_trained: np.ndarray, tree: Callable[[Any], PyTree], in_segments: bool, **more: Any
+) -> Results:
+    """The results, from the leaves of the metrics, `[member, seed, segment, ...]`.
+
+    Args:
+        leaves: the leaves.
+        is_trained: the segments in which runs were trained; only there, a metric that is not finite is one of a run
+            that diverged.
+        tree: makes the metrics from their leaves.
+        in_segments: whether the metrics have an axis of segments.
+        **more: the other fields.
+    """
+    shape = leaves[0].shape[:3]
     bad = np.zeros(shape, bool)
-    for x in metrics:
+    for x in leaves:
         if jnp.issubdtype(x.dtype, jnp.inexact):
             bad |= ~np.isfinite(x).reshape(*shape, -1).all(axis=3)
-    return np.asarray(np.any(bad & is_trained, axis=2))
+    diverged = np.any(bad & is_trained, axis=2)
+    metrics = tree(leaves if in_segments else [x[:, :, 0] for x in leaves])
+    return Results(metrics=metrics, diverged=diverged, total=shape[2], **more)
 
 
 def csv_of(results: Results) -> str:

@@ -1,26 +1,17 @@
 """Statistics of a comparison: bootstrap intervals over seeds, and the expected best of some members."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from ._panels import REDUCTIONS
+from ._panels import REDUCTIONS, Spread
 
 DRAWS = 10_000
 COVERED = 0.95
 
 
-class Interval(NamedTuple):
-    """A mean or median over the seeds, and the ends of its bootstrap interval of 95 %."""
-
-    middle: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-def intervals(values: np.ndarray, reduce: str, seed: Sequence[int]) -> tuple[Interval, Interval]:
-    """The interval of each row, and of the difference of each pair of rows.
+def intervals(values: np.ndarray, reduce: str, seed: Sequence[int]) -> tuple[Spread, Spread]:
+    """The mean or median with its bootstrap interval of 95 % of each row, and of the difference of each pair of rows.
 
     All rows are drawn with the same seeds, so that differences are those within a seed.
 
@@ -42,11 +33,11 @@ def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(a == b, 0.0, a - b)
 
 
-def _interval(drawn: np.ndarray) -> Interval:
+def _interval(drawn: np.ndarray) -> Spread:
     """The value, which is the first one, and quantiles of the others: values that occur, since some may be infinite."""
     tail = (1 - COVERED) / 2
     low, high = np.quantile(drawn[..., 1:], [tail, 1 - tail], axis=-1, method="inverted_cdf")
-    return Interval(drawn[..., 0], low, high)
+    return Spread(drawn[..., 0], low, high)
 
 
 def best_of(costs: np.ndarray, reported: np.ndarray) -> np.ndarray:

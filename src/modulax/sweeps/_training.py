@@ -241,22 +241,13 @@ class Placement(NamedTuple):
 
     mesh: Mesh
 
-    @property
-    def size(self) -> int:
-        """The number of devices."""
-        return self.mesh.size
-
-    def of_members(self) -> NamedSharding:
-        """The sharding of arrays with a leading axis of members."""
-        return NamedSharding(self.mesh, P(MEMBERS))
-
-    def copied(self) -> NamedSharding:
-        """The sharding of arrays that each device has a copy of."""
-        return NamedSharding(self.mesh, P())
+    def sharding(self, *axes: str) -> NamedSharding:
+        """The sharding of arrays with a leading axis `MEMBERS`; or else, of those that each device has a copy of."""
+        return NamedSharding(self.mesh, P(*axes))
 
     def rounded(self, width: int) -> int:
         """The smallest multiple of the number of devices that is not below `width`."""
-        return -(-width // self.size) * self.size
+        return -(-width // self.mesh.size) * self.mesh.size
 
 
 def placement(devices: Any) -> Placement:
@@ -313,8 +304,8 @@ class LaneProgram:
     def __init__(self, traced: Traced, axes: Sequence[Axes], where: Placement, donated: Sequence[int] = ()):
         self.traced, self.axes, self.where = traced, axes, where
         self.donated = tuple(1 + i for i in donated)
-        self.shardings = [where.of_members() if axis.members else where.copied() for axis in axes]
-        self.consts = [placed(x, where.copied()) for x in traced.closed.consts]
+        self.shardings = [where.sharding(*[MEMBERS] * axis.members) for axis in axes]
+        self.consts = [placed(x, where.sharding()) for x in traced.closed.consts]
         self._compiled: dict[Size, Any] = {}
 
     def _mapped(self, size: Size) -> Callable[..., list[Any]]:
@@ -323,11 +314,11 @@ class LaneProgram:
         over_members = jax.vmap(
             over_seeds,
             in_axes=(None, *(0 if axis.members else None for axis in self.axes)),
-            axis_size=size.width // self.where.size,
+            axis_size=size.width // self.where.mesh.size,
         )
-        if self.where.size == 1:
+        if self.where.mesh.size == 1:
             return over_members
-        specs = tuple(P(MEMBERS) if axis.members else P() for axis in self.axes)
+        specs = (x.spec for x in self.shardings)
         # Members never communicate: each device runs the plain batch of its members, and XLA has nothing to partition.
         return jax.shard_map(
             over_members, mesh=self.where.mesh, in_specs=(P(), *specs), out_specs=P(MEMBERS), check_vma=False
