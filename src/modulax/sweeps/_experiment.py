@@ -267,7 +267,11 @@ class Experiment:
     def _begin(self, batch: Batch) -> str:
         """Give a batch its lane with the carry from which it goes on, and return what it is called."""
         rows, seeds = batch.at(self._places)
-        batch.lane = lane = batch.lane or self._lane(batch, rows, seeds)
+        if batch.lane is None:
+            structure, which = self.structures[self._structure_of[rows[0]]], np.array(seeds)
+            keys = self.keys[np.array(rows)][:, which] if self._own_keys else self.keys[which]
+            batch.lane = Lane(structure, [self.members[place] for place in rows], keys, batch.width)
+        lane = batch.lane
         if lane.carry is None and batch.done > 0:
             is_new = batch.done == batch.first
             of_runs = [[self._starts[run] for run in row] for row in batch.runs]
@@ -377,17 +381,10 @@ class Experiment:
                 parents = {run: self._parents[run][0] for row in runs for run in row if run in self._parents}
                 members = [self._member_names[place] for place in rows]
                 keys = [] if self._own_keys else [self._key_data[seed] for seed in seeds]
-                batch = Batch(runs, members, keys, self._programs[number], width, first, parents)
-                batch.params, batch.call = self.structures[number].params, self._call
-                batches.append(batch)
+                program, params = self._programs[number], self.structures[number].params
+                batches.append(Batch(runs, members, keys, program, width, first, parents, params, call=self._call))
         self.runs.add(batches)
         return batches
-
-    def _lane(self, batch: Batch, places: list[int], seeds: list[int]) -> Lane:
-        """What trains a batch."""
-        keys = self.keys[np.array(places)][:, np.array(seeds)] if self._own_keys else self.keys[np.array(seeds)]
-        structure = self.structures[self._structure_of[places[0]]]
-        return Lane(structure, [self.members[place] for place in places], keys, batch.width)
 
     def width(self, structure: Structure, members: int, seeds: int) -> int:
         """How many members of a structure are trained at a time, of so many."""

@@ -42,11 +42,7 @@ Hook: TypeAlias = Callable[[list[Row]], Any]
 
 
 def rows_of(
-    member: int,
-    seeds: Sequence[int],
-    segment: int,
-    hyperparameters: dict[str, Any],
-    metrics: Mapping[str, np.ndarray],
+    member: int, seeds: Sequence[int], segment: int, hyperparameters: dict[str, Any], metrics: Mapping[str, np.ndarray]
 ) -> Iterable[Row]:
     """The rows of a member with some seeds, from its metrics by name, `[seed, segment, ...]`."""
     so_far = {name: x[:, : segment + 1] for name, x in metrics.items()}

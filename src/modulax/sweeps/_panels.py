@@ -144,7 +144,9 @@ class Panels:
         self.lengths = results.segments * length
         self.is_stopped = results.segments < results.segments.max()
         self.time = "step" if every is not None or length > 1 or results.total == 1 else "segment"
-        self.best = _best(self.costs)
+        # Of one member, or if all diverged, there is no best one.
+        is_chosen = len(self.costs) > 1 and np.isfinite(self.costs).any()
+        self.best = int(self.costs.argmin()) if is_chosen else None
         is_finite = np.isfinite(final)
         self.limits = limits(final[is_finite], mode)
         low, high = self.limits or (-np.inf, np.inf)
@@ -188,11 +190,6 @@ class Panels:
         for i in sorted(members, key=lambda i: self.costs[i]):
             best.setdefault(keys[i], int(i))
         return best
-
-
-def _best(costs: np.ndarray) -> int | None:
-    """The best member; None if there is only one, or if all diverged."""
-    return int(costs.argmin()) if len(costs) > 1 and np.isfinite(costs).any() else None
 
 
 def has_tens(low: float, high: float, mode: str) -> bool:

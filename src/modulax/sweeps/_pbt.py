@@ -90,7 +90,9 @@ def pbt(
     size = len(population)
     replaced = _replaced(population, exploit)
     paths = paths_of(population[0], explore, "sweeps.pbt", 'explore={{"{}": ...}}')
-    columns, changes = _by_path(explore, paths)
+    # A name that stands for several values, such as the rates of groups, changes each of them by itself.
+    columns = {path: name if len(of_name) == 1 else path for name, of_name in paths.items() for path in of_name}
+    changes = {path: _as_function(name, explore[name]) for name, of_name in paths.items() for path in of_name}
     experiment = Experiment(
         population, trainable, key=key, devices=devices, segments=segments, data=data, name="sweeps.pbt", own_keys=True
     )
@@ -137,21 +139,6 @@ def _replaced(population: Sweep, exploit: float) -> int:
             f"{1 / size:.2g} or more."
         )
     return int(exploit * size)
-
-
-def _by_path(
-    explore: Mapping[str, Explore], paths: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, str], dict[str, Callable[[float, float], Any]]]:
-    """The column and the change of each value, by its dotted path.
-
-    A name that stands for several values, such as the rates of groups, changes each of them by itself.
-    """
-    columns, changes = {}, {}
-    for name, of_name in paths.items():
-        change = _as_function(name, explore[name])
-        for path in of_name:
-            columns[path], changes[path] = (name if len(of_name) == 1 else path), change
-    return columns, changes
 
 
 def _text(change: Explore) -> str:

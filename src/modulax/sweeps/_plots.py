@@ -285,9 +285,17 @@ def _against(ax: Any, panels: Panels, column: Column, lines: Sequence[Lines], ma
 
 
 def _line_against(ax: Any, panels: Panels, x: np.ndarray, line: Lines, joined: bool, marks_best: bool) -> None:
-    """The final values of members of one color, as in `_against`."""
+    """The final values of members of one color, as in `_against`: joined, on a grid, by a line through the best."""
     name, members, color = line
-    label, handle = _final_values(ax, panels, x, members, color, joined=joined)
+    label = f"{panels.reduce} and range of {panels.seeds} seeds" if panels.seeds > 1 else ""
+    is_stopped = panels.is_stopped[members]
+    if is_stopped.any():
+        panels.legend["stopped early"] = _points(ax, panels, x, members[is_stopped], SOFT)
+    if joined and not is_stopped.any() and panels.is_grid(members) and len(np.unique(x[members])) > 1:
+        handle = _line(ax, panels, x, members, color)
+        label = f"best at each value: {label}" if label and "all members" in panels.legend else label
+    else:
+        handle = _points(ax, panels, x, members[~is_stopped], color)
     if name or label:
         panels.legend.setdefault(name or label, handle)
     if name and label and marks_best:
@@ -315,20 +323,6 @@ def _names_across(ax: Any, column: Column) -> np.ndarray:
     ax.set_xticks(range(len(names)), names, **({"rotation": 30, "ha": "right"} if is_wide else {}))
     ax.set(xlabel=column.name, xlim=(-0.5, len(names) - 0.5))
     return column.places()
-
-
-def _final_values(
-    ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: Any, joined: bool
-) -> tuple[str, Any]:
-    """The values of members of one class; return what the legend says of them if there is only this class."""
-    label = f"{panels.reduce} and range of {panels.seeds} seeds" if panels.seeds > 1 else ""
-    is_stopped = panels.is_stopped[members]
-    if is_stopped.any():
-        panels.legend["stopped early"] = _points(ax, panels, x, members[is_stopped], SOFT)
-    elif joined and panels.is_grid(members) and len(np.unique(x[members])) > 1:
-        line = _line(ax, panels, x, members, color)
-        return f"best at each value: {label}" if label and "all members" in panels.legend else label, line
-    return label, _points(ax, panels, x, members[~is_stopped], color)
 
 
 def _line(ax: Any, panels: Panels, x: np.ndarray, members: np.ndarray, color: Any) -> Any:

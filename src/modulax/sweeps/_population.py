@@ -88,6 +88,7 @@ class Structure:
         traced = trace("train", train, optimizer, self.key, again=again)
         self.metrics = traced.result
         self.segment = LaneProgram(traced, [*self.numbers, self.key_axes], where)
+        self.programs = [self.segment]
 
     def _trace_segments(self, training: Trainable, optimizer: PyTree, again: bool) -> None:
         begin, go_on = unjitted(training.start), unjitted(training.advance)
@@ -118,6 +119,7 @@ class Structure:
         first, last = len(self.numbers), len(self.numbers) + len(self.names)
         axes = [*self.numbers, *([CARRY] * len(self.names)), *([SHARED] * len(jtu.tree_leaves(shared)))]
         self.segment = LaneProgram(traced, axes, self.where, donated=range(first, last))
+        self.programs = [self.start, self.segment]
 
     def shared(self, segment: int) -> list[Any]:
         """The leaves that all members and seeds get in a segment: its data, or its number."""
@@ -127,12 +129,11 @@ class Structure:
 
     def digest(self) -> str:
         """A short text that differs if the training is another program: its code, its data, or a function inside."""
-        programs = [program for program in (self.start, self.segment) if program is not None]
-        return "-".join(content_of(program.traced.closed).digest() for program in programs)
+        return "-".join(content_of(program.traced.closed).digest() for program in self.programs)
 
     def needed(self, size: Size) -> int:
         """The bytes per device that a lane of this size needs at its peak; the program is compiled for that."""
-        most = max(peak(program.compiled(size)) for program in (self.start, self.segment) if program is not None)
+        most = max(peak(program.compiled(size)) for program in self.programs)
         return most + (self._data.size if self._data else 0)  # the next segment, which is read meanwhile
 
     def carry_shapes(self, size: Size) -> list[jax.ShapeDtypeStruct]:

@@ -22,7 +22,7 @@ from ._folder import Folder
 from ._memory import budget_of, fitting, size_text
 from ._population import Lane, Structure
 from ._program import fetched
-from ._sweep import Group, Members
+from ._sweep import Members
 from ._training import Keys, Size, placement
 
 CONFIGURATION = (  # what a traced program depends on, besides the code
@@ -36,20 +36,12 @@ CONFIGURATION = (  # what a traced program depends on, besides the code
 _one_at_a_time = threading.Lock()  # a worker of Dask has many threads, which share its devices
 
 
-class Program(NamedTuple):
-    """What a worker makes a `Structure` of, and the digest that this must have."""
-
-    training: Any
-    group: Group
-    key: jax.ShapeDtypeStruct
-    digest: str
-
-
 class Common(NamedTuple):
     """What the tasks of a sweep have in common.
 
     Attributes:
-        programs: a list of `Program` and the source of the data, pickled, since JAX is configured before they are read.
+        programs: what a worker makes each `Structure` of, with the digest that this must have, and the source of the
+            data; pickled, since JAX is configured before they are read.
         devices: how many devices a worker uses; None for all that it has.
         memory: as in `run`.
         configuration: how JAX is configured.

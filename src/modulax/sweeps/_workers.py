@@ -101,11 +101,12 @@ class Workers:
         self._hint = "Run it again with a `folder=`, which keeps what is finished."
         if folder is not None:
             self._hint = f"What is finished is kept: run it again to go on from `folder={str(folder)!r}`."
-        of_one = [x.group._replace(places=x.group.places[:1], members=x.group.members[:1]) for x in structures]
-        trainings, keys = [x.training for x in structures], [x.key for x in structures]
+        programs = [
+            (x.training, x.group._replace(places=x.group.places[:1], members=x.group.members[:1]), x.key, digest)
+            for x, digest in zip(structures, digests, strict=True)
+        ]
         try:
-            source = None if data is None else data.source
-            programs = self._dumps(([*map(_tasks.Program, trainings, of_one, keys, digests)], source))
+            pickled = self._dumps((programs, None if data is None else data.source))
         except Exception as error:  # of many kinds: whatever the objects raise to which the training refers
             raise TypeError(
                 f"`executor=` sends the training to its workers, and this one refers to something that can't be "
@@ -114,7 +115,7 @@ class Workers:
             ) from error
         configuration = tuple((name, getattr(jax.config, name)) for name in _tasks.CONFIGURATION)
         self._common = _tasks.Common(
-            programs, self._devices, self._memory, configuration, cache or None, _tasks.versions()
+            pickled, self._devices, self._memory, configuration, cache or None, _tasks.versions()
         )
 
     def trained(
