@@ -246,7 +246,10 @@ class Experiment:
                 self.runs.tidy(spent or ())
                 self.bar.advance(len(batch.places()))
                 if not self._goes_on(batch):
-                    self._end(batch, keeps=keeps)
+                    self.bar.advance(len(batch.places()) * (last - batch.done))  # what stopped members leave out
+                    batch.lane = batch.lane if keeps else None  # frees the memory
+                    if time.monotonic() > self._next_table:
+                        self._save_table()
         for batch in self.runs.batches:
             batch.lane = batch.lane if keeps and batch in batches else None
         self.segments[places] = np.minimum(self.ends[places], last)
@@ -284,14 +287,6 @@ class Experiment:
         """Whether another segment of a batch is to be trained."""
         rows, _ = batch.at(self._places)
         return batch.done < self._last and bool((self.ends[rows] > batch.done).any())
-
-    def _end(self, batch: Batch, *, keeps: bool) -> None:
-        """What follows the last segment of a batch, which is earlier than others if its members are stopped."""
-        self.bar.advance(len(batch.places()) * (self._last - batch.done))
-        if not keeps:
-            batch.lane = None  # frees the memory
-        if time.monotonic() > self._next_table:
-            self._save_table()
 
     def _turns(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, int]]:
         """The batches in the order in which they are trained, and up to which segment each is.

@@ -189,10 +189,9 @@ class _Search(Hooks):
         self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
         self.trained: dict[int, int] = {}  # segments
         self.has_sound_run = False  # else what `diverged` marks is a metric that is NaN between evaluations
-        blanks = experiment.results()
-        self._values(blanks)  # an error if there is no such metric, before anything is trained
-        self.has_sound_run = False
-        leaves = list(blanks._named())
+        for name in study.metrics:
+            experiment.results().scores(name, reduce=reduce)  # an error before anything is trained
+        leaves = list(experiment.metrics)
         self.objectives = [0 if name is None else leaves.index(name) for name in study.metrics]  # among the leaves
 
     def train(self, count: int) -> None:
