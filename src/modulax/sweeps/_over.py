@@ -1,7 +1,6 @@
 """`over`: what changes the shapes of a training, such as a width or a batch size, as columns of a sweep."""
 
 import dataclasses
-import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 
 from .._plugin.messages import listing
 from ._sweep import Sweep, as_column, shown_shape, values_of
-from ._training import in_segments
+from ._training import in_segments, signature_of
 
 TAKEN = {"optimizer", "member", "seed", "diverged"}  # the other columns of tables
 
@@ -92,15 +91,15 @@ def over(build: Callable[..., Any], /, **values: Any) -> Over:
 def _check_arguments(build: Callable[..., Any], columns: Mapping[str, Any]) -> None:
     """Raise an error if a function doesn't take these arguments."""
     call = f"build({', '.join(f'{name}=...' for name in columns)})"
+    if (signature := signature_of(build)) is None:
+        return
     try:
-        inspect.signature(build).bind(**columns)
+        signature.bind(**columns)
     except TypeError as error:
         raise TypeError(
-            f"`sweeps.over` calls `{call}`, and this function is `build{inspect.signature(build)}`. Give it these "
+            f"`sweeps.over` calls `{call}`, and this function is `build{signature}`. Give it these "
             f"arguments, and return `train(optimizer, key)` or a `Trainable` from it."
         ) from error
-    except ValueError:  # of some builtins and callables, Python doesn't know the signature
-        pass
 
 
 def in_shapes(training: Any) -> Over | None:

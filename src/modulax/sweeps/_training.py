@@ -170,21 +170,24 @@ def unjitted(function: Any) -> Any:
     return function
 
 
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The arguments of a function; None of some builtins and callables, of which Python doesn't know them."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
 def takes_number(advance: Callable[..., Any]) -> bool:
     """Whether a function must be called with the number of the segment too."""
-    try:
-        signature = inspect.signature(advance)
-        required = [x for x in signature.parameters.values() if x.default is x.empty and x.kind < x.VAR_POSITIONAL]
-    except (TypeError, ValueError):  # of some builtins and callables, Python doesn't know it
-        return False
-    return len(required) == 3
+    signature = signature_of(advance)
+    parameters = signature.parameters.values() if signature else ()
+    return len([x for x in parameters if x.default is x.empty and x.kind < x.VAR_POSITIONAL]) == 3
 
 
 def check_arguments(name: str, function: Callable[..., Any], call: str) -> None:
     """Raise an error if a function of the user can't be called as written, or takes the arguments in another order."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some builtins and callables, Python doesn't know it
+    if (signature := signature_of(function)) is None:
         return
     if next(iter(signature.parameters), "") in ("key", "rng", "seed", "carry"):
         raise TypeError(f"`{name}` is called with the optimizer first: write `{call}`.")
