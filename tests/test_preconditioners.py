@@ -1,6 +1,5 @@
 """Laws of the optimizers that precondition both sides of a matrix: SOAP, EShampoo, Shampoo, KL-Shampoo and Kron."""
 
-import functools
 from typing import Any
 
 import chex
@@ -215,27 +214,39 @@ def test_calls_of_lapack_wait_for_one_another(optimizer: Any):
 DECOMPOSED, IMPROVED = (spread, "_DECOMPOSED"), (blocks, "_RARELY")
 
 
-@pytest.mark.parametrize("bound", [DECOMPOSED, IMPROVED], ids=["decomposed", "improved"])
-def test_few_matrices_at_a_time(bound: Any, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "rule, name, bounds",
+    [  # fields on which what is decomposed or improved depends
+        (mx.ScaleByShampoo(eps=0.1), "b2", [DECOMPOSED]),
+        (mx.ScaleByKron(), "precond_lr", [IMPROVED]),
+        (mx.ScaleBySOAP(precondition_frequency=2), "b2", [DECOMPOSED, IMPROVED]),
+    ],
+    ids=["Shampoo", "Kron", "SOAP"],
+)
+def test_few_matrices_at_a_time(rule: Any, name: str, bounds: Any, monkeypatch: pytest.MonkeyPatch):
     """The last part is filled up, which no derivative sees."""
     random = np.random.default_rng(0)
     shapes = [(2, 4, 3), (4, 3), (4, 3), (4, 3)]
-    arrays = [[jnp.asarray(random.normal(size=s), jnp.float32) for s in shapes] for _ in range(4)]
-    grads = [{"layers": {"w": w}, "others": others} for w, *others in arrays]
+    stack, *others = (np.asarray(random.normal(size=(4, *shape)), np.float32) for shape in shapes)
+    grads = {"layers": {"w": stack}, "others": others}
 
-    def last(value: Any, rule: Any, name: str) -> Any:
-        updates, state = None, rule.init(grads[0])
-        for g in grads:
-            updates, state = rule.replace(**{name: value}).update(g, state)
-        return updates
+    def updates(value: Any) -> Any:
+        def step(state: Any, g: Any) -> Any:
+            u, state = rule.replace(**{name: value}).update(g, state)
+            return state, u
 
-    # Fields on which what is decomposed or improved depends.
-    other = (mx.ScaleByShampoo(eps=0.1), "b2") if bound is DECOMPOSED else (mx.ScaleByKron(), "precond_lr")
-    for rule, name in (other, (mx.ScaleBySOAP(precondition_frequency=2), "b2")):
-        run = functools.partial(last, rule=rule, name=name)
-        whole, loops = jax.jvp(run, (0.9,), (1.0,)), str(jax.make_jaxpr(run)(0.9)).count("scan[")
+        return jax.lax.scan(step, rule.init(jtu.tree_map(lambda g: g[0], grads)), grads)[1]
+
+    def found() -> tuple[Any, int]:
+        """The updates and their derivatives, and the loops of their program."""
         jax.clear_caches()
+        traced = jax.jit(lambda value: jax.jvp(updates, (value,), (1.0,))).trace(0.9)
+        return traced.lower().compile()(0.9), str(traced.jaxpr).count("scan[")
+
+    whole, loops = found()
+    for module, bound in bounds:
         with monkeypatch.context() as patch:
-            patch.setattr(bound[0], bound[1], 4 * 4 * 4 * 4)  # four matrices, or two with their bases
-            assert str(jax.make_jaxpr(run)(0.9)).count("scan[") > loops
-            chex.assert_trees_all_close(whole, jax.jvp(run, (0.9,), (1.0,)), rtol=1e-4, atol=1e-6)
+            patch.setattr(module, bound, 4 * 4 * 4 * 4)  # four matrices, or two with their bases
+            parts, more = found()
+        assert more > loops
+        chex.assert_trees_all_close(whole, parts, rtol=1e-4, atol=1e-6)
