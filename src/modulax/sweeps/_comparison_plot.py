@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._support.packages import pyplot
+from .._plugin.messages import pyplot
 from ._panels import Spread
 from ._plots import CATEGORIES, SOFT, figure_of, set_heights, set_range
 from ._statistics import difference

@@ -25,7 +25,7 @@ from ..authoring import AbstractTransform
 from ._data import as_data
 from ._description import arrays_by_path, described, name_of, without_numbers
 from ._folder import Folder
-from ._hooks import Hooks, Row, rows_of
+from ._hooks import AbstractHooks, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
 from ._over import Over, in_shapes, trainings
@@ -46,7 +46,7 @@ class Settings(NamedTuple):
     folder: str | os.PathLike[str] | None
     tags: Mapping[str, Any] | None
     progress: bool
-    hooks: Hooks
+    hooks: AbstractHooks
     workers: Workers | None = None
 
 

@@ -1,5 +1,6 @@
 """Hooks: functions of the user that get the rows of every finished segment, and may stop members."""
 
+import abc
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -54,7 +55,21 @@ def rows_of(
         yield Row(member, seed, segment, hyperparameters, now, curves)
 
 
-class Hooks(contextlib.ExitStack):
+class AbstractHooks(contextlib.ExitStack):
+    """What gets the rows of every finished segment, and returns the members that it stops.
+
+    Attributes:
+        are_there: whether it wants the rows.
+    """
+
+    are_there: bool
+
+    @abc.abstractmethod
+    def __call__(self, rows: Sequence[Row]) -> set[int]:
+        """Return the members that stop after a segment."""
+
+
+class Hooks(AbstractHooks):
     """The hooks of a sweep. Those that are context managers, such as writers, are entered and left with it.
 
     Args:

@@ -5,16 +5,16 @@ the only record: the trials of earlier calls, or of other machines that share it
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from .._protocol.transform import AbstractTransform
-from .._support.checks import check_integer
+from .._plugin.arguments import check_integer
+from ..authoring import AbstractTransform
 from ._experiment import Experiment, Settings
-from ._hooks import Hook, Hooks, Row
+from ._hooks import AbstractHooks, Hook, Hooks, Row
 from ._results import Results, blanks
 from ._spaces import AbstractSpace, check_spaces
 from ._sweep import Sweep, check_optimizer, combined
@@ -178,12 +178,13 @@ def _check_study(study: Any) -> None:
         )
 
 
-class _Search(Hooks):
+class _Search(AbstractHooks):
     """The trials that this call trains, of which it reports every segment, and their metrics by number."""
 
     def __init__(self, study: _Study, experiment: Experiment, reduce: str, on_segment: Any):
-        super().__init__(on_segment)
+        super().__init__()
         self.are_there = True  # also without hooks of the user, the study gets every segment
+        self._hooks = Hooks(on_segment)
         self.study, self.experiment, self.reduce = study, experiment, reduce
         self.trials: list[Any] = []  # in training
         self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
@@ -193,6 +194,10 @@ class _Search(Hooks):
             experiment.results().scores(name, reduce=reduce)  # an error before anything is trained
         leaves = list(experiment.metrics)
         self.objectives = [0 if name is None else leaves.index(name) for name in study.metrics]  # among the leaves
+
+    def __enter__(self) -> Self:
+        self.enter_context(self._hooks)
+        return self
 
     def train(self, count: int) -> None:
         """Train a batch of trials."""
@@ -223,7 +228,7 @@ class _Search(Hooks):
 
     def __call__(self, rows: Sequence[Row]) -> set[int]:
         """Call the hooks with the numbers of trials, report the trials, and return which ones of a batch have ended."""
-        stopped = super().__call__([row._replace(member=self.trials[row.member].number) for row in rows])
+        stopped = self._hooks([row._replace(member=self.trials[row.member].number) for row in rows])
         places, segment = list(dict.fromkeys(row.member for row in rows)), rows[0].segment
         trials = [self.trials[place] for place in places]
         metrics, ends = [x[places] for x in self.experiment.so_far], np.full(len(places), segment + 1)
