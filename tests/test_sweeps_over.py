@@ -81,6 +81,13 @@ def test_values_that_cannot_be_shapes(values: Any, kind: Any, says: str):
         sweeps.over(train_of, **values)
 
 
+@pytest.mark.parametrize("build", [train_of(2, "normal"), sweeps.Trainable])
+def test_what_cannot_make_trainings(monkeypatch: pytest.MonkeyPatch, build: Any):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(TypeError, match="needs the function that makes a training"):
+        sweeps.over(build, width=[2])
+
+
 def test_trainings_that_cannot_be_one_sweep(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users: annotations are not checked
     call: Any = sweeps  # for calls that a type checker refuses

@@ -5,6 +5,7 @@ import dataclasses
 import pickle
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,6 +96,24 @@ def test_tasks_are_the_chunks_of_this_process(tmp_path: Path, alone: sweeps.Resu
     assert_same(run(**later), run(segments=3, folder=alone_folder))
     assert_same(run(pool, **later), run(**later))
     assert len(pool.futures) == 16
+
+
+class Slow(Pool):
+    """An executor whose futures say often that they are not done."""
+
+    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Any:
+        future = super().submit(function, *arguments, **options)
+        answers = iter([False] * 20)
+        future.done = lambda: next(answers, True)
+        return future
+
+
+def test_futures_are_asked_ten_times_a_second(monkeypatch: pytest.MonkeyPatch, alone: sweeps.Results):
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    assert_same(run(Slow()), alone)
+    assert max(pauses) == 0.1
+    assert pauses[0] < 0.01
 
 
 def test_by_default_each_worker_has_an_equal_part():
