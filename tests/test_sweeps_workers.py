@@ -98,6 +98,32 @@ def test_tasks_are_the_chunks_of_this_process(tmp_path: Path, alone: sweeps.Resu
     assert len(pool.futures) == 16
 
 
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_searches_on_workers(tmp_path: Path, has_folder: bool):
+    """Members that remain go on from the carries that workers returned, and new seeds are trained there too."""
+    folder = tmp_path / "search" if has_folder else None
+    options: dict[str, Any] = {"chunk": 2, "devices": 1, "progress": False}
+    halved, compared = Pool(), Pool()
+
+    def halving(**more: Any) -> sweeps.Results:
+        return sweeps.halving(SWEEP, TRAINING, "loss", rungs=[1, 2, 4], factor=2, seeds=2, **options | more)
+
+    assert_same(halving(executor=halved, folder=folder), halving())
+    assert len(halved.futures) == 4 + 3 + 2 * (2 if has_folder else 1)  # two segments after the last rung
+    rates = sweeps.LogUniform(1e-3, 0.5)
+    spaces = {
+        name: sweeps.SearchSpace(mx.SGD(0.1, momentum=m), learning_rate=rates) for name, m in (("a", 0.5), ("b", 0.9))
+    }
+
+    def compare(**more: Any) -> sweeps.Comparison:
+        return sweeps.compare(spaces, TRAINING, "loss", budget=4, seeds=2, segments=2, **options | more)
+
+    there, here = compare(executor=compared, folder=folder), compare()
+    assert compared.futures
+    assert_same(there.results, here.results)
+    assert str(there) == str(here)
+
+
 class Slow(Pool):
     """An executor whose futures say often that they are not done."""
 

@@ -28,6 +28,7 @@ from ._spaces import AbstractSpace, check_spaces, drawn, seed_of
 from ._statistics import best_of, intervals
 from ._sweep import Sweep, check_optimizer, concat
 from ._training import Train, Trainable, placement
+from ._workers import workers_of
 
 _REDUCTIONS = ("mean", "median")
 _Draws = Mapping[str, tuple[Sweep, np.ndarray]]  # the members of each name, and their quantiles
@@ -250,6 +251,7 @@ def compare(
     folder: str | os.PathLike[str] | None = None,
     tags: Mapping[str, Any] | None = None,
     progress: bool = True,
+    executor: Any = None,
 ) -> Comparison:
     """Tune each optimizer within a declared space with the same budget, and compare the chosen ones on new seeds.
 
@@ -297,6 +299,7 @@ def compare(
         folder: as in `run`; it gets a folder for the search, and one for the new seeds.
         tags: as in `run`.
         progress: as in `run`.
+        executor: as in `run`; the workers train the members of the search, and then the new seeds.
 
     Raises:
         TypeError: if a space isn't a `SearchSpace`.
@@ -310,17 +313,18 @@ def compare(
     check_option(call, "reduce", reduce, _REDUCTIONS)
     key = checked_key(call, key)
     of_search, of_seeds = jax.random.split(key)
-    if (shared := as_data(data, placement(devices))) is not None:
+    workers, here = workers_of(executor, devices, memory)
+    if (shared := as_data(data, placement(here))) is not None:
         shared.check_goes_back("`sweeps.compare` reads the data again for the new seeds")
 
     def trained(parts: Mapping[str, Any], what: str, key: PRNGKeyArray, seeds: int) -> Results:
         experiment = Experiment(
-            concat(parts), train, seeds=seeds, key=key, devices=devices, segments=segments, data=shared, name=call
+            concat(parts), train, seeds=seeds, key=key, devices=here, segments=segments, data=shared, name=call
         )
         for name in (metric, test if test is not None else metric):
             experiment.results().scores(name, mode=mode)  # an error if there is no such metric
         below = None if folder is None else Path(folder) / what
-        return train_all(experiment, Settings(chunk, memory, below, tags, progress, Hooks(None)))
+        return train_all(experiment, Settings(chunk, memory, below, tags, progress, Hooks(None), workers))
 
     search = _Search.of(
         {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()},

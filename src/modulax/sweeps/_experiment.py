@@ -237,7 +237,7 @@ class Experiment:
             trained = trained_here(batches, self._turns(batches), self._begin, self._goes_on)
         else:
             is_watched = self.runs.folder.path is not None or self.hooks.are_there
-            trained = workers.trained(batches, self._begin, self._goes_on, None if is_watched else last)
+            trained = workers.trained(batches, self._begin, self._goes_on, None if is_watched else last, keeps)
         with contextlib.closing(trained):
             for batch, metrics in trained:
                 # Before the segment is written: after a kill between the two, the hooks get it again, and miss nothing.

@@ -16,6 +16,7 @@ from ._over import Over
 from ._results import Results
 from ._sweep import Members, Sweep
 from ._training import Trainable
+from ._workers import workers_of
 
 
 def halving(
@@ -37,6 +38,7 @@ def halving(
     tags: Mapping[str, Any] | None = None,
     progress: bool = True,
     on_segment: Hook | Sequence[Hook] | None = None,
+    executor: Any = None,
 ) -> Results:
     """Search by successive halving: after each rung, only the best `1 / factor` of the members are trained further.
 
@@ -76,6 +78,7 @@ def halving(
         tags: as in `run`.
         progress: as in `run`.
         on_segment: as in `run`; a member that it stops is dropped at the next rung.
+        executor: as in `run`; each rung waits for all of its tasks.
 
     Returns:
         The results of all members. The metrics of a member are NaN (zero for integers) after the segment at which it
@@ -86,12 +89,13 @@ def halving(
     """
     check_integer("sweeps.halving", "factor", factor, least=2)
     ends = _ends(rungs, factor)
+    workers, here = workers_of(executor, devices, memory)
     experiment = Experiment(
-        sweep, trainable, seeds=seeds, key=key, devices=devices, segments=ends[-1], data=data, name="sweeps.halving"
+        sweep, trainable, seeds=seeds, key=key, devices=here, segments=ends[-1], data=data, name="sweeps.halving"
     )
     experiment.results().scores(metric, mode=mode, reduce=reduce)  # an error before anything is trained
     work = _work(ends, len(experiment.sweep), factor)
-    settings = Settings(chunk, memory, folder, tags, progress, Hooks(on_segment))
+    settings = Settings(chunk, memory, folder, tags, progress, Hooks(on_segment), workers)
     with experiment.session("halving", settings, work, share=1 / factor**2):
         alive = np.arange(len(experiment.sweep))
         for end in ends:

@@ -13,7 +13,7 @@ from ._over import Over
 from ._results import Results
 from ._sweep import Members, Sweep
 from ._training import Train, Trainable
-from ._workers import Workers
+from ._workers import workers_of
 
 
 def run(
@@ -87,8 +87,7 @@ def run(
             ends, changes its shapes or can't be resumed, or if the folder is that of another training, or in use.
         MemoryError: if `chunk` members, or a single one, need more memory than there is.
     """
-    workers = None if executor is None else Workers(executor, devices, memory)
-    here = devices if workers is None else 1
+    workers, here = workers_of(executor, devices, memory)
     experiment = Experiment(sweep, train, seeds=seeds, key=key, devices=here, segments=segments, data=data)
     return train_all(experiment, Settings(chunk, memory, folder, tags, progress, Hooks(on_segment), workers))
 

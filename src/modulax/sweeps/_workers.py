@@ -26,6 +26,11 @@ from ._runs import Batch
 ATTEMPTS = 3  # to train a task, if its worker is lost
 
 
+def workers_of(executor: Any, devices: Any, memory: float | int | None) -> tuple["Workers | None", Any]:
+    """Return the workers of an executor, if there is one, and the devices that this process then needs."""
+    return (None, devices) if executor is None else (Workers(executor, devices, memory), 1)
+
+
 class Workers:
     """The workers of an executor.
 
@@ -124,6 +129,7 @@ class Workers:
         begin: Callable[[Batch], str],
         goes_on: Callable[[Batch], bool],
         last: int | None,
+        keeps: bool,
     ) -> Generator[tuple[Batch, list[Any]], None, None]:
         """Train batches, and yield the metrics of each segment when they are there.
 
@@ -135,7 +141,9 @@ class Workers:
             begin: makes the lane of a batch, with its carry, and returns what the batch is called.
             goes_on: whether another segment is to be trained; asked when what was yielded is written.
             last: the segment after the last one, if a task trains all of them, else None.
+            keeps: whether the carries after the last segment come back.
         """
+        self._returns_carry = keeps or last is None
         # The first tasks are of different programs, so that each is compiled by one worker and found by the others.
         turns = defaultdict[str, Iterator[int]](itertools.count)
         waiting = deque(sorted(batches, key=lambda batch: next(turns[batch.program])))
@@ -170,7 +178,7 @@ class Workers:
         carry = None if lane.carry is None else [fetched(x) for x in lane.carry]
         segments = range(batch.done, batch.done + 1 if last is None else last)
         number, lane.carry = self._structures.index(lane.structure), None
-        return self._dumps(_tasks.Task(number, lane.members, lane.keys, lane.size.width, carry, segments, last is None))
+        return self._dumps(_tasks.Task(number, lane.members, lane.keys, lane.size.width, carry, segments, self._returns_carry))
 
     def _submit(self, batch: Batch, name: str, task: bytes, attempt: int = 1) -> None:
         try:
