@@ -177,8 +177,9 @@ class Workers:
         assert lane is not None
         carry = None if lane.carry is None else [fetched(x) for x in lane.carry]
         segments = range(batch.done, batch.done + 1 if last is None else last)
-        number, lane.carry = self._structures.index(lane.structure), None
-        return self._dumps(_tasks.Task(number, lane.members, lane.keys, lane.size.width, carry, segments, self._returns_carry))
+        number, width, lane.carry = self._structures.index(lane.structure), lane.size.width, None
+        task = _tasks.Task(number, lane.members, lane.keys, width, carry, segments, self._returns_carry)
+        return self._dumps(task)
 
     def _submit(self, batch: Batch, name: str, task: bytes, attempt: int = 1) -> None:
         try:
