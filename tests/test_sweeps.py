@@ -43,6 +43,14 @@ def test_a_grid_is_the_product_whose_last_name_varies_fastest():
     assert len(sweeps.grid(ADAMW)) == 1
 
 
+def test_two_rates_of_one_optimizer_may_start_equal():
+    muon = mx.Muon(0.01, adam_learning_rate=0.01)
+    for name, other in (("learning_rate", "adam_learning_rate"), ("adam_learning_rate", "learning_rate")):
+        (member,) = sweeps.grid(muon, **{name: [0.1]})
+        assert float(getattr(member, name)) == pytest.approx(0.1)
+        assert float(getattr(member, other)) == pytest.approx(0.01)
+
+
 def test_members_are_taken_as_from_a_list():
     sweep = sweeps.zipped(ADAMW, learning_rate=[1e-4, 1e-3, 1e-2], b2=[0.9, 0.99, 0.999])
     assert [row["b2"] for row in sweep.table()] == [0.9, 0.99, 0.999]

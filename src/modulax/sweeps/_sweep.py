@@ -320,8 +320,8 @@ def paths_of(
 
 def _same_rate(optimizer: AbstractTransform) -> str | None:
     """The path of the number inside a container that its learning rate repeats, as that of `ScheduleFree` does."""
-    numbers = {path: at(optimizer) for path, at in optimizer.addresses().items() if path.endswith("learning_rate")}
-    own = numbers.pop("learning_rate", None)
+    own, addresses = value_at(optimizer, ("learning_rate",)), optimizer.addresses()
+    numbers = {path: at(optimizer) for path, at in addresses.items() if path.endswith(".learning_rate")}
     is_own = isinstance(own, (float, np.ndarray, np.generic))
     return next((path for path, x in numbers.items() if is_own and isinstance(x, type(own)) and x == own), None)
 
