@@ -101,7 +101,7 @@ def batched_by_memory(function: Callable[..., Sequence[Array]]) -> Callable[...,
             return some_at_a_time(function, _DECOMPOSED, *xs)
         eighth = sum(x.nbytes for x in xs) // (8 * devices)
         most = min(max(eighth, _LEAST_DECOMPOSED), _DECOMPOSED)
-        return over_devices(function, most=most)(*xs)
+        return over_devices(lambda _, *xs: function(*xs), most=most)(*xs)
 
     return computed
 
@@ -147,7 +147,7 @@ def over_devices(
     axes: Sequence[int] = (),
     to: Sequence[int] = (),
     most: int | None = None,
-    shared: Sequence[Array] | None = None,
+    shared: Sequence[Array] = (),
 ) -> Callable[..., Sequence[Array]]:
     """Return a function of batches of matrices, of which each device of a mesh computes a part.
 
@@ -155,14 +155,12 @@ def over_devices(
     arrays move by an all-to-all, and each device has as much of them as of the others at any time.
 
     Args:
-        function: of arrays with one batch axis, which returns arrays with that axis first.
+        function: of `shared` and of arrays with one batch axis, which returns arrays with that axis first.
         axes: the axis of each argument that is divided before; by default, it is 1.
         to: the axis of each result that is divided after, likewise.
         most: bytes of arguments that move to a device and back at a time; all if None.
-        shared: the first argument of the function, if it has one more: arrays that are the same for all matrices.
+        shared: arrays that are the same for all matrices.
     """
-    if shared is None:
-        return over_devices(lambda _, *xs: function(*xs), axes, to, most, shared=())
 
     def computed(*xs: Array) -> Sequence[Array]:
         devices, count = _Spread.of(xs[0], None, ""), len(xs[0])
