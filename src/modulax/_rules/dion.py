@@ -15,7 +15,7 @@ from .._transforms.outer_products import norm
 from ..linalg._eigenbasis import largest_entry, orthonormalized
 from ..linalg._products import adjoint, product
 from .beside_adamw import AbstractBesideOwnAdamW
-from .muon import AbstractOfMatrices, ScaleByShape
+from .muon import AbstractOfMatrices, AbstractScaledByShape
 
 BASES = ("shorter", "inputs")
 
@@ -153,7 +153,7 @@ class ScaleByDion(AbstractOfMatrices, AbstractDion, ma.AbstractMatrixwise[DionSt
         return u, DionState(mu, jnp.where(is_zero, s.basis, q))
 
 
-class Dion(AbstractBesideOwnAdamW, AbstractDion, ma.AbstractRated):
+class Dion(AbstractScaledByShape, AbstractBesideOwnAdamW, AbstractDion, ma.AbstractRated):
     r"""Muon-like updates of low rank, by one power step on a momentum that keeps what they leave out.
 
         optimizer = Dion(1e-2, rank_fraction=0.25, adam_learning_rate=1e-3)
@@ -205,12 +205,9 @@ class Dion(AbstractBesideOwnAdamW, AbstractDion, ma.AbstractRated):
     """
 
     direction = ScaleByDion
+    clamped: ClassVar[bool] = False
     learning_rate: ma.Number = ma.number(0.01)
     weight_decay: ma.Number = ma.number(0.01)
     _: ma.KW_ONLY
     adam_weight_decay: ma.Number = ma.number(0.01)
     consistent_rms: ma.OptionalNumber = ma.number(None, optional=True)
-
-    def directions(self):
-        shape = self._part(ScaleByShape, weight_dimension_numbers=self.roles, clamped=False)
-        return [*super().directions(), shape]

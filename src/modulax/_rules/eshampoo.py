@@ -121,13 +121,12 @@ class ScaleByEShampoo(AbstractEShampoo, ma.AbstractMatrixwise[EShampooState]):
 
     def init_matrix(self, x):
         left, right = zero_products(x, self.preconditioner_dtype)
-        moments = ma.zeros_in(x, ma.at_least_float32(x.dtype)), ma.second_moment_like(x)
-        return EShampooState(*moments, left, right, identities(left), identities(right))
+        mu = ma.zeros_in(x, ma.at_least_float32(x.dtype))
+        return EShampooState(mu, ma.second_moment_like(x), left, right, identities(left), identities(right))
 
     def init_other(self, x):
-        return EShampooState(
-            ma.zeros_in(x, ma.at_least_float32(x.dtype)), ma.second_moment_like(x), None, None, None, None
-        )
+        mu = ma.zeros_in(x, ma.at_least_float32(x.dtype))
+        return EShampooState(mu, ma.second_moment_like(x), None, None, None, None)
 
     def prepare(self, count):
         return count + 1

@@ -6,7 +6,7 @@ from .. import authoring as ma
 from .._transforms.variance_reduction import ReduceVariance
 from .beside_adamw import AbstractBesideOwnAdamW
 from .mars import AbstractVarianceReduced
-from .muon import AbstractOrthogonalized, ScaleByMuon, ScaleByShape
+from .muon import AbstractOrthogonalized, AbstractScaledByShape, ScaleByMuon
 
 
 class AbstractMARSM(AbstractVarianceReduced, AbstractOrthogonalized):
@@ -24,7 +24,7 @@ class AbstractMARSM(AbstractVarianceReduced, AbstractOrthogonalized):
 
 
 class MARSM(  # pyright: ignore[reportIncompatibleVariableOverride]
-    AbstractBesideOwnAdamW, AbstractMARSM, ma.AbstractRated
+    AbstractScaledByShape, AbstractBesideOwnAdamW, AbstractMARSM, ma.AbstractRated
 ):
     r"""MARS-M: Muon on variance-reduced gradients, with updates of the size of Adam's.
 
@@ -93,5 +93,4 @@ class MARSM(  # pyright: ignore[reportIncompatibleVariableOverride]
     adam_weight_decay: ma.Number = ma.number(0.1)
 
     def directions(self):
-        shape = self._part(ScaleByShape, weight_dimension_numbers=self.roles)
-        return [self._part(ReduceVariance), *super().directions(), shape]
+        return [self._part(ReduceVariance), *super().directions()]

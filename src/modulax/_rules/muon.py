@@ -326,7 +326,14 @@ class AbstractShaped(ma.AbstractFields):
     clamped: bool = ma.static(True)
 
 
-class Muon(AbstractShaped, AbstractBesideAdamW, AbstractMuon, ma.AbstractRated):
+class AbstractScaledByShape(AbstractBesideAdamW):
+    """`AbstractBesideAdamW`, where `ScaleByShape` multiplies the directions."""
+
+    def directions(self):
+        return [*super().directions(), self._part(ScaleByShape, weight_dimension_numbers=self._matrices())]
+
+
+class Muon(AbstractShaped, AbstractScaledByShape, AbstractMuon, ma.AbstractRated):
     r"""Orthogonalized momentum for the weight matrices of hidden layers, with AdamW for all other parameters.
 
         optimizer = Muon(2e-2, adam_learning_rate=3e-4, weight_decay=0.01)
@@ -452,6 +459,3 @@ class Muon(AbstractShaped, AbstractBesideAdamW, AbstractMuon, ma.AbstractRated):
             unread = "`roles` mean nothing beside `muon_weight_dimension_numbers`. Give one of them."
             return effect._replace(warnings=[*effect.warnings, unread])
         return effect
-
-    def directions(self):
-        return [*super().directions(), self._part(ScaleByShape, weight_dimension_numbers=self._matrices())]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from .. import authoring as ma
 from .._transforms.outer_products import norm
 from .beside_adamw import AbstractBesideOwnAdamW
-from .muon import AbstractMuonMomentum, AbstractOfMatrices, AbstractScaleByMuon, AbstractShaped, ScaleByShape
+from .muon import AbstractMuonMomentum, AbstractOfMatrices, AbstractScaleByMuon, AbstractScaledByShape, AbstractShaped
 
 
 class NormalizedMuonState(ma.AbstractState):
@@ -176,7 +176,7 @@ class ScaleByAdaMuon(AbstractOfMatrices, AbstractAdaMuon, AbstractScaleByMuon[No
         return ma.ratio(wanted, norm(x) + self.moment_eps) * x, NormalizedMuonState(s.mu, nu)
 
 
-class NorMuon(AbstractShaped, AbstractBesideOwnAdamW, AbstractNorMuon, ma.AbstractRated):
+class NorMuon(AbstractShaped, AbstractScaledByShape, AbstractBesideOwnAdamW, AbstractNorMuon, ma.AbstractRated):
     r"""Muon with a second moment for each output, so that all outputs of a matrix take steps of similar size.
 
         optimizer = NorMuon(2e-2, adam_learning_rate=3e-4, weight_decay=0.01)
@@ -253,9 +253,6 @@ class NorMuon(AbstractShaped, AbstractBesideOwnAdamW, AbstractNorMuon, ma.Abstra
     _: ma.KW_ONLY
     adam_eps: ma.Number = ma.number(1e-10)
     adam_learning_rate: ma.OptionalNumber = ma.number(3e-4, optional=True)
-
-    def directions(self):
-        return [*super().directions(), self._part(ScaleByShape, weight_dimension_numbers=self.roles)]
 
 
 class AdaMuon(AbstractBesideOwnAdamW, AbstractAdaMuon, ma.AbstractRated):
