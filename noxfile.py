@@ -51,6 +51,7 @@ THOROUGH = (
     "test_equations*.py",
     "test_references.py",
     "test_released_*.py",
+    "test_earlier_states.py",
     "test_parity.py",
     "test_compat*.py",
     "test_with_optax.py",
