@@ -1,4 +1,4 @@
-"""Checks and conversions of array arguments: dtypes, shapes, axes and masks.
+"""Checks and conversions of array arguments: dtypes, shapes and axes.
 
 Losses, projections and estimators call these first. Each function takes the name of its caller (`owner`) and of the
 argument, so that the error message quotes the call as the user wrote it.
