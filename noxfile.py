@@ -66,6 +66,7 @@ THOROUGH = (
     "test_projections.py",
     "test_linear_algebra.py",
     "test_numerics.py",
+    "test_optimizer_runs.py",
     # Families that change alone:
     "test_alignment.py",
     "test_factored.py",
@@ -316,6 +317,16 @@ def build_docs(session: nox.Session, *options: str) -> None:
 
 
 @nox.session
+def pictures(session: nox.Session) -> None:
+    """Run every optimizer on the problems of its pictures, and write docs/optimizer_runs.json; takes ten minutes.
+
+    `-- soap kron` runs these again.
+    """
+    install(session, "docs", "-e", f".{EVERY_EXTRA}")
+    session.run("python", "docs/optimizer_runs.py", *session.posargs, env=quick_environment(session))
+
+
+@nox.session
 def site(session: nox.Session) -> None:
     """Open every page of the last build of the documentation in Chromium; arguments after `--` go to pytest."""
     install(session, "site", "-e", f".{EVERY_EXTRA}")
@@ -396,7 +407,7 @@ def optimizers(session: nox.Session) -> None:
 def accelerators(session: nox.Session) -> None:
     """Compile steps for TPU and GPU, without either; a row over its bound fails.
 
-    Writes benchmarks/ACCELERATORS.md. `-- --quick` compiles one matrix for one device of each kind and writes nothing.
+    Writes benchmarks/ACCELERATORS.md. `-- --quick` compiles half of the transforms for each kind, on one matrix, and writes nothing.
     """
     install(session, "accelerators", "-e", ".[planning]")
     # The plugin of JAX looks for a GPU, and reports that there is none.

@@ -1,11 +1,15 @@
-"""Runs every optimizer on three small problems, for the pictures of its page.
+"""Runs every optimizer on three small problems, and draws these runs for its page.
 
-`pictures.py` calls it, and it runs the examples of the pages too. An optimizer with a learning rate is run with a range
-of them as one vmapped program, and the best run is drawn.
+`python docs/optimizer_runs.py` runs them, which takes ten minutes, and writes `optimizer_runs.json`. An optimizer with
+a learning rate is run with a range of them as one vmapped program, and the best run is kept. `pictures.py` draws what
+is in the file, and runs the examples of the pages.
 """
 
 import functools
+import json
 import multiprocessing
+import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from sklearn.datasets import load_digits
 
 import modulax as mx
 
+FILE = Path(__file__).with_suffix(".json")
 PROCESSES = 2
 IMAGES, BATCH, HIDDEN = 256, 32, 24
 STEPS = 240  # in the valleys
@@ -129,6 +134,13 @@ def best(losses: Any) -> int:
     return int(np.argmin(np.where(np.isfinite(heights), heights, np.inf)))
 
 
+def shortened(path: Any) -> list[list[float]]:
+    """A path up to where it rests, to a tenth of a pixel; what is far away is all the same to a picture."""
+    points = np.round(np.clip(np.nan_to_num(np.asarray(path, np.float64), nan=1e3), -1e3, 1e3), 3)
+    moves = np.flatnonzero(np.any(points != points[-1], axis=1))
+    return points[: moves[-1] + 2 if moves.size else 1].tolist()
+
+
 def run(name: str, problem: tuple[Any, ...], full: tuple[Any, ...], *, only_full: bool = False) -> dict[str, Any]:
     """What a picture shows of an optimizer: paths, losses, and the learning rates that were chosen."""
     optimizer, is_tuned = made(name), name not in UNTUNED
@@ -148,11 +160,11 @@ def run(name: str, problem: tuple[Any, ...], full: tuple[Any, ...], *, only_full
         for i, valley in enumerate(("quadratic", "rosenbrock")):
             chosen = best(losses[:, i])
             rate = float(sweeps["valleys"][chosen]) if is_tuned else None
-            found[valley] = {"rate": rate, "path": paths[chosen, i].tolist()}
+            found[valley] = {"rate": rate, "path": shortened(paths[chosen, i])}
     losses = np.asarray(swept(digits, sweeps["digits"], *(full if only_full or name in FULL_BATCH else problem)))
     chosen = best(losses)
     rate = float(sweeps["digits"][chosen]) if is_tuned else None
-    found["digits"] = {"rate": rate, "loss": losses[chosen].tolist()}
+    found["digits"] = {"rate": rate, "loss": [float(f"{loss:.4g}") for loss in losses[chosen]]}
     return found
 
 
@@ -194,22 +206,49 @@ def draw_optimizer(folder: Path, name: str, found: dict[str, Any]) -> None:
     drawing.losses(folder / f"{name}-digits.svg", np.arange(ROUNDS) * EVERY, curves, title)
 
 
-def shown(name: str) -> dict[str, Any]:
-    """What the pictures show of an optimizer, whose example is run too; `sgd, full batch` is compared with others."""
+def runs_of(name: str) -> dict[str, Any]:
+    """What the pictures show of an optimizer; `sgd, full batch` is compared with others."""
     optimizer, _, kind = name.partition(", ")
-    if not kind:
-        run_example(optimizer)
     return run(optimizer, *problems(), only_full=bool(kind))
+
+
+def write(names: Sequence[str]) -> None:
+    """Run optimizers, and replace what the file has of them; it keeps no others than those of the library."""
+    every = [*mx.available(), "sgd, full batch", "adamw, full batch"]
+    old = results() if FILE.exists() else {}
+    names = names or every
+    with processes() as pool:
+        found = old | dict(zip(names, pool.map(runs_of, names), strict=True))
+    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in every]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+@functools.cache
+def results() -> dict[str, Any]:
+    """The runs by the names of the optimizers."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def processes() -> ProcessPoolExecutor:
+    # JAX traces and compiles on one core.
+    return ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"))
+
+
+def show(folder: Path, name: str) -> None:
+    """Run the example of an optimizer, and draw its pictures."""
+    run_example(name)
+    draw_optimizer(folder, name, results())
 
 
 def draw(folder: Path) -> dict[str, dict[str, float | None]]:
     """Draw the pictures of all optimizers, and return the learning rates that were chosen, by problem."""
     names = mx.available()
-    # JAX traces and compiles on one core.
-    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as processes:
-        every = [*names, "sgd, full batch", "adamw, full batch"]
-        runs = dict(zip(every, processes.map(shown, every), strict=True))
-        compared = {name: runs[name] for name in every if name.partition(", ")[0] in ("sgd", "adamw")}
-        given = [compared | {name: runs[name]} for name in names]
-        list(processes.map(draw_optimizer, [folder] * len(names), names, given))
-    return {name: {problem: x["rate"] for problem, x in run.items()} for name, run in runs.items()}
+    if missing := [name for name in names if name not in results()]:
+        raise ValueError(f"{FILE.name} has no runs of `{missing[0]}`: `nox -s pictures -- {missing[0]}` makes them.")
+    with processes() as pool:
+        list(pool.map(show, [folder] * len(names), names))
+    return {name: {problem: x["rate"] for problem, x in results()[name].items()} for name in names}
+
+
+if __name__ == "__main__":
+    write(sys.argv[1:])
