@@ -407,7 +407,8 @@ def optimizers(session: nox.Session) -> None:
 def accelerators(session: nox.Session) -> None:
     """Compile steps for TPU and GPU, without either; a row over its bound fails.
 
-    Writes benchmarks/ACCELERATORS.md. `-- --quick` compiles half of the transforms for each kind, on one matrix, and writes nothing.
+    Writes benchmarks/ACCELERATORS.md. `-- --quick` compiles half of the transforms for each kind, on one matrix, and
+    writes nothing.
     """
     install(session, "accelerators", "-e", ".[planning]")
     # The plugin of JAX looks for a GPU, and reports that there is none.
