@@ -21,8 +21,6 @@ from .instances import FIRSTS, Instance
 from .reach import hooks_of
 
 PARAMS = {"dense": {"kernel": jnp.ones((2, 4)), "bias": jnp.ones(2)}}
-# JAX does not choose a sharding for singular vectors.
-OF_MATRICES = (mx.ScaleByGaLore, mx.GaLore)
 EXPLICIT, AUTO = AxisType.Explicit, AxisType.Auto
 
 
@@ -82,7 +80,7 @@ SCHEDULED = [
 
 
 @pytest.mark.parametrize("case", [
-    *(pytest.param(case_of(i), id=str(i)) for i in INSTANCES if not issubclass(i.cls, OF_MATRICES)),
+    *(pytest.param(case_of(i), id=str(i)) for i in INSTANCES),
     *(pytest.param(Case(t, PARAMS), id=f"scheduled {type(t).__name__}") for t in SCHEDULED),
 ])  # fmt: skip
 def test_a_step_on_explicit_axes(case: Case):
@@ -133,8 +131,8 @@ def test_a_step_with_a_divided_state_on_explicit_axes(case: Case):
         shardings = mx.state_sharding(transform, params, zero="d")
         state = jtu.tree_map(placed, jax.eval_shape(transform.init, params), shardings)
         results = [(params, state), jax.eval_shape(step, params, state, updates)]
-        # Those that a moment has divided. JAX neither flattens nor factors a divided matrix.
-        if not case.examples and not isinstance(transform, (mx.Flatten, *OF_MATRICES)):
+        # Those that a moment has divided. JAX doesn't flatten a divided array.
+        if not case.examples and not isinstance(transform, mx.Flatten):
             divided = jtu.tree_map(
                 lambda x: placed(x, NamedSharding(explicit, P(*[None] * (x.ndim - 1), "d"))), updates
             )
@@ -212,6 +210,29 @@ def test_an_eager_init_on_explicit_axes_outside_of_their_mesh(kinds: Any, spec: 
         assert other.step(params, first, params)[0]["w"].sharding.is_equivalent_to(place, 2)
     carried, _ = checkpoint.carry(mx.SGD(0.1, momentum=0.9), params, optimizer, state)
     assert mx.tree.get(carried, "trace")["w"].sharding.is_equivalent_to(place, 2)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("follow", ["paper", "optax"])
+def test_a_convolution_whose_inputs_are_divided_is_projected(follow: Any):
+    """Its axes are joined to rows, and JAX reshapes no divided axis; the updates are where the gradients are."""
+    optimizer = mx.GaLore(0.01, 2, update_proj_gap=2, follow=follow)
+    params = {"kernel": jnp.sin(jnp.arange(96.0)).reshape(2, 2, 4, 6)}
+
+    def updates(params: Any) -> Any:
+        state, found = optimizer.init(params), []
+        for i in range(3):
+            out, state = optimizer.update(jtu.tree_map(lambda p, i=i: jnp.cos(7 * p + i), params), state, params)
+            found.append(out["kernel"])
+        return found
+
+    explicit = mesh()
+    place = NamedSharding(explicit, P(None, None, "d", None))
+    with jax.set_mesh(explicit):
+        found = updates(jax.device_put(params, place))
+    for x, wanted in zip(found, updates(params), strict=True):
+        assert x.sharding.is_equivalent_to(place, 4)
+        np.testing.assert_allclose(x, wanted, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.usefixtures("x64")

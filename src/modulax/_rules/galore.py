@@ -18,6 +18,7 @@ from .._protocol.container import extra_inside
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._support.arithmetic import no_steps
+from .._support.placement import typed_like, undivided
 from .._transforms.blocks import Layout
 from .._transforms.decayed_step import DecayedStep
 from .._transforms.low_rank import AbstractLowRank
@@ -187,7 +188,7 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer, AbstractLowRank[GaLore
         out = jtu.tree_leaves(small)
         for i, side in sides.items():
             u = side.up(out[i])
-            out[i] = (jnp.asarray(now.scale).astype(u.dtype) * u).astype(leaves[i].dtype)
+            out[i] = typed_like((jnp.asarray(now.scale).astype(u.dtype) * u).astype(leaves[i].dtype), leaves[i])
         return treedef.unflatten(out), dataclasses.replace(new, base_optimizer_state=base_state)
 
     def _sides(self, layouts: Mapping[int, Layout], projectors: Sequence[ma.Array]) -> "dict[int, _Side]":
@@ -205,7 +206,10 @@ class _Side(NamedTuple):
 
     def down(self, x: ma.Array) -> ma.Array:
         """Projects an array of the original shape, in at least float32."""
-        return self.rule.down(self.layout.of(_wide(x, self.projector)), self.projector)
+        matrix = self.layout.matrix
+        # On explicit axes of a mesh, an axis that others are joined with may not be divided.
+        joined = [axis for axes in (matrix.rows, matrix.columns) if len(axes) > 1 for axis in axes]
+        return self.rule.down(self.layout.of(undivided(_wide(x, self.projector), joined)), self.projector)
 
     def up(self, x: ma.Array) -> ma.Array:
         """Maps a projected matrix back to the original shape of its array, in at least float32."""
@@ -216,7 +220,7 @@ class _Side(NamedTuple):
         """The array, moved from where it is along the directions that the projection keeps."""
         x = _wide(x, start)  # inside a survey, x is in JAX's default float dtype
         step = x - self.down(start).astype(start.dtype).astype(x.dtype)
-        return (start.astype(x.dtype) + self.up(step)).astype(start.dtype)
+        return (start.astype(x.dtype) + typed_like(self.up(step), start)).astype(start.dtype)
 
 
 def _wide(x: ma.Array, other: ma.Array) -> ma.Array:
