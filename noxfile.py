@@ -176,10 +176,21 @@ def install(session: nox.Session, group: str, *modulax: str, newest: bool = UNPI
 def quick_environment(session: nox.Session) -> dict[str, str | None]:
     """The environment with those of `QUICK_FLAGS` that the installed XLA knows: it aborts on others, and names them."""
     asked = ENVIRONMENT | {"XLA_FLAGS": " ".join(QUICK_FLAGS)}
-    probe = ["python", "-c", "import jax; jax.devices()"]
-    output = session.run(*probe, env=asked, silent=True, success_codes=range(-128, 256), log=False)
+    output = session.run("python", "-c", PROBE, env=asked, silent=True, success_codes=range(-128, 256), log=False)
     unknown = " ".join(re.findall(r"Unknown flags? in XLA_FLAGS: (.*)", str(output))).split()
     return ENVIRONMENT | {"XLA_FLAGS": " ".join(flag for flag in QUICK_FLAGS if flag not in unknown)}
+
+
+# Imports what most tests import: in a fresh environment, each worker would compile it to bytecode, which takes as long
+# as collecting the tests. Not all is installed, or works, in every environment.
+PROBE = """
+import contextlib, importlib
+for name in ("equinox", "optax", "flax.nnx", "orbax.checkpoint", "hypothesis", "matplotlib.pyplot", "sklearn.datasets"):
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)
+import jax
+jax.devices()
+"""
 
 
 @nox.session
