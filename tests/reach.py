@@ -109,8 +109,11 @@ REACHES = {
 SHARES = (
     # A container calls it with some of the leaves, or in turn with others.
     ("a_mask_of_all_is_no_mask", "a_chain_is_its_parts_one_by_one", "a_partition_gives_each_leaf_its_own"),
-    # A transformation of JAX traces it with values that it batches, carries or chooses between.
-    ("update_can_be_vmapped", "scan_carries_the_state", "both_branches_of_a_cond_may_return_it"),
+    # A transformation of JAX traces it with values that it batches, carries or chooses between, as `MultiSteps` does.
+    (
+        *("update_can_be_vmapped", "scan_carries_the_state", "both_branches_of_a_cond_may_return_it"),
+        "multisteps_steps_on_the_mean",
+    ),
     # A state is taken apart, and put together again.
     ("orbax_can_save_it", "numbers_in_the_state_are_the_same_numbers"),
 )
