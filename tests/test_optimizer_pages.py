@@ -50,6 +50,13 @@ def test_every_optimizer_is_in_a_group_and_has_notes():
         assert note["when"], f"docs/optimizers.toml: `when` of {name} is empty"
 
 
+def test_every_optimizer_has_runs_to_draw(pages: ModuleType):
+    missing = [name for name in mx.available() if name not in pages.runs.results()]
+    assert not missing, f"docs/optimizer_runs.json lacks {missing}: `nox -s pictures -- {' '.join(missing)}`"
+    gone = pages.runs.results().keys() - {*mx.available(), "sgd, full batch", "adamw, full batch"}
+    assert not gone, f"docs/optimizer_runs.json has {sorted(gone)}, which `modulax` does not have: `nox -s pictures`"
+
+
 def test_defaults_of_others_are_of_fields_that_exist(pages: ModuleType):
     compared = {name: set(note.get("authors", {})) - {"source"} for name, note in notes()["optimizer"].items()}
     for library in pages.OTHERS.values():
