@@ -418,8 +418,7 @@ def optimizers(session: nox.Session) -> None:
 def accelerators(session: nox.Session) -> None:
     """Compile steps for TPU and GPU, without either; a row over its bound fails.
 
-    Writes benchmarks/ACCELERATORS.md. `-- --quick` compiles half of the transforms for each kind, on one matrix, and
-    writes nothing.
+    Writes benchmarks/ACCELERATORS.md. `-- --quick` compiles one matrix for one device of each kind and writes nothing.
     """
     install(session, "accelerators", "-e", ".[planning]")
     # The plugin of JAX looks for a GPU, and reports that there is none.

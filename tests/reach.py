@@ -67,7 +67,6 @@ REACHES = {
     "the_order_of_a_dict_does_not_matter": _EVERY_CLASS,
     "inputs_are_not_modified": _EVERY_CLASS,
     "the_state_says_what_is_like_the_parameters": _EVERY_CLASS,
-    "states_share_no_buffer": _EVERY_CLASS,
     "a_number_in_force_is_listed": _EVERY_CLASS,
     # A flag's branch that breaks these also breaks strict promotion, or makes the second step another program.
     "state_is_a_module_of_arrays": _OWN_EQUATIONS,
@@ -75,6 +74,7 @@ REACHES = {
     # Equations that reduce, reshape, loop or copy can break these; a chain of rules that keep them keeps them.
     "a_batch_of_transforms_is_a_loop": _OWN_EQUATIONS,
     "sharding_is_kept": _OWN_EQUATIONS,
+    "states_can_be_donated": _OWN_EQUATIONS,
     "leaves_without_elements_are_fine": _OWN_EQUATIONS,
     # Containers and transformations of JAX call the base class with part of a tree or with traced numbers.
     "a_mask_of_all_is_no_mask": _HOOKS,
@@ -86,7 +86,6 @@ REACHES = {
     "both_branches_of_a_cond_may_return_it": _HOOKS,
     "update_can_be_vmapped": _HOOKS,
     "orbax_can_save_it": _HOOKS,
-    "states_can_be_donated": _HOOKS,
     "a_changed_number_is_not_traced_in_your_own_jit": _HOOKS,
     # A state of another type after a step is a second program too, and every instance is checked for that.
     "scan_carries_the_state": _HOOKS,
@@ -109,11 +108,8 @@ REACHES = {
 SHARES = (
     # A container calls it with some of the leaves, or in turn with others.
     ("a_mask_of_all_is_no_mask", "a_chain_is_its_parts_one_by_one", "a_partition_gives_each_leaf_its_own"),
-    # A transformation of JAX traces it with values that it batches, carries or chooses between, as `MultiSteps` does.
-    (
-        *("update_can_be_vmapped", "scan_carries_the_state", "both_branches_of_a_cond_may_return_it"),
-        "multisteps_steps_on_the_mean",
-    ),
+    # A transformation of JAX traces it with values that it batches, carries or chooses between.
+    ("update_can_be_vmapped", "scan_carries_the_state", "both_branches_of_a_cond_may_return_it"),
     # A state is taken apart, and put together again.
     ("orbax_can_save_it", "numbers_in_the_state_are_the_same_numbers"),
 )

@@ -308,7 +308,7 @@ TRANSFORMS: list[tuple[str, Any]] = [
     ("whole_models_are_fine", with_methods(update=lambda self, g, s, p=None, **extra: (p, s))),
     ("whole_models_are_fine", with_methods(step=_other_leaves)),
     ("whole_models_are_fine", with_methods(step=_other_step)),
-    ("states_share_no_buffer", with_init(HeavyBallState)),
+    ("states_can_be_donated", with_init(HeavyBallState)),
     ("the_transform_survives_donation", eqx.tree_at(lambda t: t.factor, Erratic(), jnp.asarray(0.5))),
     (DTYPE, Typed(lambda d, p: jnp.float32 if d == jnp.bfloat16 else d or p.dtype)),
     (DTYPE, Typed(lambda d, p: d or jnp.float16)),

@@ -196,26 +196,22 @@ def law_update_returns_before_the_result_is_ready(case: Case) -> None:
     raise AssertionError("`update` returned only when its result was ready.")
 
 
-def law_states_share_no_buffer(case: Case) -> None:
-    """No two fields of a fresh state are one array, and none is an array of the parameters or of the transform.
+def law_states_can_be_donated(case: Case) -> None:
+    """Fresh parameters and state can both be donated, and the transform is usable afterwards.
 
-    A buffer can be donated only once. Create each with `jnp.zeros_like` or `jnp.copy`.
+    A buffer can be donated only once, so two fields of a state must not share an array, nor may a state share one with
+    the parameters or the transform. Create each with `jnp.zeros_like` or `jnp.copy`.
     """
     fresh = jtu.tree_map(jnp.copy, case.params)
+    state = case.init(fresh)
     owners: dict[int, str] = {}
-    trees = (("params", fresh), ("state", case.init(fresh)), ("transform", case.transform))
+    trees = (("params", fresh), ("state", state), ("transform", case.transform))
     for root, tree in trees:
         for path, x in leaves_with_paths(tree):
             if isinstance(x, jax.Array):
                 other = owners.setdefault(x.unsafe_buffer_pointer(), f"{root}.{path}")
                 is_own = other == f"{root}.{path}" or not {root, other.partition(".")[0]} & {"state"}
                 expect(is_own, f"`{root}.{path}` and `{other}` are one buffer.")
-
-
-def law_states_can_be_donated(case: Case) -> None:
-    """Fresh parameters and state can both be donated, and the transform is usable afterwards."""
-    fresh = jtu.tree_map(jnp.copy, case.params)
-    state = case.init(fresh)
 
     def step(params: Any, state: Any, grads: Any) -> Any:
         updates, state = case.update(grads, state, params)
