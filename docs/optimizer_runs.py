@@ -27,6 +27,7 @@ import modulax as mx
 
 FILE = Path(__file__).with_suffix(".json")
 PROCESSES = 2
+FULL_BATCHES = ("sgd, full batch", "adamw, full batch")  # what the optimizers of `FULL_BATCH` are compared with
 IMAGES, BATCH, HIDDEN = 256, 32, 24
 STEPS = 240  # in the valleys
 ROUNDS, EVERY = 60, 5  # on the digits, where the loss over all images is measured before every round
@@ -207,19 +208,19 @@ def draw_optimizer(folder: Path, name: str, found: dict[str, Any]) -> None:
 
 
 def runs_of(name: str) -> dict[str, Any]:
-    """What the pictures show of an optimizer; `sgd, full batch` is compared with others."""
+    """What the pictures show of an optimizer, or of one of `FULL_BATCHES`."""
     optimizer, _, kind = name.partition(", ")
     return run(optimizer, *problems(), only_full=bool(kind))
 
 
 def write(names: Sequence[str]) -> None:
     """Run optimizers, and replace what the file has of them; it keeps no others than those of the library."""
-    every = [*mx.available(), "sgd, full batch", "adamw, full batch"]
+    every = [*mx.available(), *FULL_BATCHES]
     old = results() if FILE.exists() else {}
     names = names or every
     with processes() as pool:
         found = old | dict(zip(names, pool.map(runs_of, names), strict=True))
-    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in every]
+    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in every if name in found]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

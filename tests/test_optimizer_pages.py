@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +12,7 @@ import pytest
 import modulax as mx
 
 from .generated import concrete, link, notes
+from .scripts import script
 
 DOCS = Path(__file__).parents[1] / "docs"
 SECTIONS = ("Behavior", "Algorithm", "Example", "Defaults", "Citation")
@@ -22,17 +22,8 @@ NAMES = [mx.get(name).__name__ for name in mx.available()]
 @pytest.fixture(scope="module")
 def pages() -> Any:
     """The generator, `docs/optimizer_pages.py`."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(DOCS))
-    try:
-        import optimizer_pages  # pyright: ignore[reportMissingImports]
-
-        yield optimizer_pages
-    finally:
-        sys.path.remove(str(DOCS))
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", None)).startswith(str(DOCS)):
-                del sys.modules[name]
+    with script(DOCS, "optimizer_pages") as module:
+        yield module
 
 
 def rates(pages: ModuleType, name: str) -> dict[str, float | None]:
@@ -51,9 +42,9 @@ def test_every_optimizer_is_in_a_group_and_has_notes():
 
 
 def test_every_optimizer_has_runs_to_draw(pages: ModuleType):
-    missing = [name for name in mx.available() if name not in pages.runs.results()]
-    assert not missing, f"docs/optimizer_runs.json lacks {missing}: `nox -s pictures -- {' '.join(missing)}`"
-    gone = pages.runs.results().keys() - {*mx.available(), "sgd, full batch", "adamw, full batch"}
+    every, found = {*mx.available(), *pages.runs.FULL_BATCHES}, pages.runs.results().keys()
+    missing, gone = sorted(every - found), found - every
+    assert not missing, f"docs/optimizer_runs.json lacks {missing}: `nox -s pictures`"
     assert not gone, f"docs/optimizer_runs.json has {sorted(gone)}, which `modulax` does not have: `nox -s pictures`"
 
 

@@ -1,7 +1,6 @@
 """The runs in docs/optimizer_runs.json, which the pages of the optimizers show, are those of the library."""
 
 import functools
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,24 +11,14 @@ import pytest
 
 import modulax as mx
 
+from .scripts import script
 from .settings import jax_defaults
-
-DOCS = str(Path(__file__).parents[1] / "docs")
 
 
 @pytest.fixture(scope="module")
 def runs() -> Any:
-    before = set(sys.modules)
-    sys.path.insert(0, DOCS)
-    try:
-        import optimizer_runs  # pyright: ignore[reportMissingImports]
-
-        yield optimizer_runs
-    finally:
-        sys.path.remove(DOCS)
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", None)).startswith(DOCS):
-                del sys.modules[name]
+    with script(Path(__file__).parents[1] / "docs", "optimizer_runs") as module:
+        yield module
 
 
 @pytest.mark.parametrize("name", mx.available())
