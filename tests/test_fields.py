@@ -249,6 +249,7 @@ def test_a_field_keeps_its_name_on_the_way(name: str):
 # --- Fields of states ----------------------------------------------------------------------------
 
 
+SIGNS = np.asarray([1.0, -2.0, -0.5, 3.0], np.float32)
 SIGNED = {"ScaleBySophia": "an estimate of a Hessian, which is positive for the loss of the test"}
 
 
@@ -272,7 +273,7 @@ def test_every_field_of_a_state_says_what_it_holds():
         considered |= classes(state)
         states = [transform.init(params)]
         for sign in (1.0, -1.0, 0.5):
-            updates = jtu.tree_map(lambda p, s=sign: np.resize(np.float32([s, -2 * s, -s / 2, 3 * s]), p.shape), params)
+            updates = jtu.tree_map(lambda p, s=sign: np.resize(np.float32(s) * SIGNS, p.shape), params)
             extra: Any = instance.extra(params, updates) if callable(instance.extra) else instance.extra
             states.append(transform.update(updates, states[-1], params, **extra)[1])
         declared = declarations(state)

@@ -242,7 +242,7 @@ def _on_tpu(
 
     degree = jnp.round(1 / exponent)
     is_whole = jnp.all(jnp.abs(degree * exponent - 1) < 1e-5)
-    return cond(is_whole, by_products, lambda: otherwise(x, exponent, least, fraction))
+    return cond(~is_whole, lambda: otherwise(x, exponent, least, fraction), by_products)
 
 
 _power_of_eigenvalues = by_platform("inverse_power", _by_decomposition, {"tpu": _on_tpu})

@@ -58,12 +58,12 @@ def _by_householder(x: Array) -> Array:
 
 def _on_gpu(x: Array) -> Array:
     q, is_orthonormal = by_cholesky(x)
-    return cond(is_orthonormal, lambda: q, lambda: _by_householder(x))
+    return cond(~is_orthonormal, lambda: _by_householder(x), lambda: q)
 
 
 def _on_tpu(x: Array) -> Array:
     q, is_orthonormal = by_cholesky(x, divide_by_factor)
-    return cond(is_orthonormal, lambda: q, lambda: by_columns(x, _noise(x)))
+    return cond(~is_orthonormal, lambda: by_columns(x, _noise(x)), lambda: q)
 
 
 def _divide(gram: Array, y: Array) -> Array:

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from .._support.arguments import Axes, axes_of, real_arrays
 from .._support.arithmetic import abs_sq, at_least_float32, default_float, ratio, real_dtype, safe_sqrt
 from .._support.checks import listing
+from .._support.varying import cond
 
 _MATRIX_ORDERS = (None, "fro", "f", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
 
@@ -161,7 +162,7 @@ def _scaled(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
         return _square(x, large, axes), _square(x, small, axes)
 
     def others_if_needed(x: Array) -> tuple[Array, Array]:
-        return jax.lax.cond(jnp.any(is_small | is_large), others, lambda _: (square, square), x)
+        return cond(jnp.any(is_small | is_large), lambda: others(x), lambda: (square, square))
 
     # XLA for accelerators makes the three in one kernel, XLA for CPU one after the other.
     of_small, of_large = jax.lax.platform_dependent(x, cpu=others_if_needed, default=others)

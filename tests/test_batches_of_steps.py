@@ -1,0 +1,93 @@
+"""In a batch of steps under `jax.vmap`, what is meant for few steps is computed in those alone."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import modulax as mx
+from modulax._support.varying import cond
+
+from .instances import Instance
+from .reach import cases, checked
+
+X = jnp.asarray([[0.3, 1.1, -0.4], [2.0, -1.0, 0.5]])
+
+
+def step(count: Any, x: Any) -> Any:
+    """The sine of every third number, and the others as they are."""
+    return cond(count % 3 == 0, lambda: {"x": jnp.sin(x)}, lambda: {"x": x})["x"]
+
+
+@pytest.mark.parametrize("counts", [[[0, 1, 3], [2, 4, 5]], [[0, 3, 6], [3, 0, 9]], [[1, 2, 4], [5, 7, 8]]])
+def test_each_entry_of_a_batch_of_batches_gets_its_own_branch(counts: list[list[int]]):
+    def total(x: Any) -> Any:
+        return jnp.sum(batch(jnp.asarray(counts), x) ** 2)
+
+    batch = jax.vmap(jax.jit(jax.vmap(step)))
+    is_true = np.asarray(counts) % 3 == 0
+    np.testing.assert_allclose(batch(jnp.asarray(counts), X), np.where(is_true, np.sin(X), X), rtol=1e-6)
+    slope = np.where(is_true, 2 * np.sin(X) * np.cos(X), 2 * X)
+    np.testing.assert_allclose(jax.grad(total)(X), slope, rtol=1e-5)
+    turns = np.where(is_true, 2 * np.cos(2 * np.asarray(X)), 2.0)
+    hessian = jax.hessian(total)(X)
+    np.testing.assert_allclose(np.einsum("ijij->ij", hessian), turns, rtol=1e-5)
+
+
+def test_a_branch_that_no_entry_needs_is_not_computed():
+    computed = list[int]()
+
+    def rare(x: Any) -> Any:
+        jax.debug.callback(lambda: computed.append(1))
+        return x + 1
+
+    batch = jax.jit(jax.vmap(lambda count, x: cond(count == 0, lambda: rare(x), lambda: x)))
+    for counts, found in (([1, 2], [0.0, 0.0]), ([0, 2], [1.0, 0.0]), ([0, 0], [1.0, 1.0])):
+        computed.clear()
+        np.testing.assert_array_equal(batch(jnp.asarray(counts), jnp.zeros(2)), found)
+        jax.effects_barrier()
+        assert bool(computed) == (0 in counts)
+
+
+def branchings(jaxpr: Any) -> int:
+    """How many operations of a program choose a branch, those of the programs in it included."""
+    inner = [x for equation in jaxpr.eqns for x in jtu.tree_leaves(list(equation.params.values()))]
+    programs = [program for x in inner if hasattr(program := getattr(x, "jaxpr", x), "eqns")]
+    return sum(equation.primitive.name == "cond" for equation in jaxpr.eqns) + sum(map(branchings, programs))
+
+
+def batched(tree: Any) -> Any:
+    """The shapes of three such trees in a batch."""
+    return jtu.tree_map(lambda x: jax.ShapeDtypeStruct((3, *x.shape), x.dtype), jax.eval_shape(lambda: tree))
+
+
+@pytest.mark.parametrize("instance", sorted(checked()["states_can_be_donated"], key=str), ids=str)
+def test_a_batch_of_states_takes_the_branches_of_one(instance: Instance):
+    """Else an ensemble of SOAP would decompose its matrices in every step, ten times as often."""
+    case = cases()[instance]
+    grads, state, params = arguments = case.updates(), jax.eval_shape(case.init), case.params
+    of_one = branchings(jax.make_jaxpr(case.update)(*arguments).jaxpr)
+    of_batch = branchings(jax.make_jaxpr(jax.vmap(case.update))(batched(grads), batched(state), batched(params)).jaxpr)
+    assert of_one <= of_batch
+
+
+def test_members_of_a_sweep_that_refresh_at_other_steps_are_those_alone():
+    """Bases every two and every three steps, side by side."""
+    params = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), jnp.float32)}
+
+    def train(optimizer: Any) -> Any:
+        def body(carry: Any, i: Any) -> Any:
+            params, state = carry
+            grads = jtu.tree_map(lambda p: jnp.sin(3 * p + i), params)
+            return optimizer.step(grads, state, params), None
+
+        return jax.lax.scan(body, (params, optimizer.init(params)), jnp.arange(7.0))[0]
+
+    members = [mx.SOAP(0.1, precondition_frequency=every) for every in (2, 3)]
+    mapped = jax.vmap(train)(jtu.tree_map(lambda *x: jnp.stack([jnp.asarray(y, jnp.float32) for y in x]), *members))
+    for i, member in enumerate(members):
+        for found, alone in zip(jtu.tree_leaves(mapped), jtu.tree_leaves(train(member)), strict=True):
+            np.testing.assert_allclose(found[i], alone, rtol=1e-4, atol=1e-5)
