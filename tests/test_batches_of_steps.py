@@ -74,6 +74,21 @@ def test_a_batch_of_states_takes_the_branches_of_one(instance: Instance):
     assert of_one <= of_batch
 
 
+@pytest.mark.parametrize("search", [mx.ScaleByZoomLinesearch(5), mx.ScaleByBacktrackingLinesearch(5, store_grad=True)])
+def test_a_batch_of_line_searches_computes_no_gradient_that_is_stored(search: Any):
+    """Nor one of a trial that is not the last."""
+    optimizer = mx.Chain(mx.ScaleByLBFGS(), search)
+    value_and_grad = mx.value_and_grad_from_state(lambda x: jnp.sum(jnp.cosh(x)))
+
+    def fit(x: Any, state: Any) -> Any:
+        value, grad = value_and_grad(x, state=state)
+        return optimizer.step(grad, state, x, value=value, grad=grad, value_fn=lambda x: jnp.sum(jnp.cosh(x)))
+
+    state = jax.eval_shape(optimizer.init, X)
+    of_one = branchings(jax.make_jaxpr(fit)(X, state).jaxpr)
+    assert of_one == branchings(jax.make_jaxpr(jax.vmap(fit))(batched(X), batched(state)).jaxpr) > 0
+
+
 def test_members_of_a_sweep_that_refresh_at_other_steps_are_those_alone():
     """Bases every two and every three steps, side by side."""
     params = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)), jnp.float32)}

@@ -20,6 +20,7 @@ from .._support.arithmetic import default_float, loss_of
 from .._support.checks import DECAY, NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, like_params, shared
 from .._support.types import Count, Params, State, Updates
+from .._support.varying import cond
 from .line import AbstractLinesearch, Line, Scalar, Trial, bounded_loop, miss, report
 from .zoom import ScaleByZoomLinesearchState
 
@@ -137,7 +138,7 @@ class ScaleByBacktrackingLinesearch(AbstractLinesearch):
             decrease_error = error(step, new_value)
             # The backward pass costs more than the loss, and only the gradient of the final trial is kept.
             is_last = (decrease_error <= self.atol) | (tried == self.max_backtracking_steps)
-            new_grad = jax.lax.cond(is_last, lambda: pullback(jnp.ones_like(new_value))[0], lambda: trial.grad)
+            new_grad = cond(is_last, lambda: pullback(jnp.ones_like(new_value))[0], lambda: trial.grad)
             return tried + 1, Trial(step, new_value, new_grad, decrease_error)
 
         def proceeds(carry: tuple[Count, Trial]) -> Array:
@@ -184,7 +185,7 @@ def value_and_grad_from_state(value_fn: Callable[..., Array]) -> Callable[..., t
 
         stored = _as_computed((search.value, search.grad), jax.eval_shape(compute))
         # `cond` and not `where`, because a stored gradient saves the computation of a new one.
-        return jax.lax.cond(jnp.isfinite(stored[0]), lambda: stored, compute)
+        return cond(~jnp.isfinite(stored[0]), compute, lambda: stored)
 
     return value_and_grad
 

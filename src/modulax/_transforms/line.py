@@ -25,7 +25,7 @@ from .._support.arithmetic import at_least_float32, loss_of
 from .._support.checks import listing
 from .._support.tracing import call_user
 from .._support.types import Params, Updates
-from .._support.varying import carried
+from .._support.varying import carried, cond
 from ..tree._math import inner
 from ..tree._paths import leaves_by_names
 
@@ -183,7 +183,7 @@ def bounded_loop(proceeds: Callable[[Carry], Array], body: Callable[[Carry], Car
         (proceeds, body), start = eqx.combine(arrays, static)
 
         def one(carry: Carry, _: None) -> tuple[Carry, None]:
-            return jax.lax.cond(proceeds(carry), lambda: body(carry), lambda: carry), None
+            return cond(proceeds(carry), lambda: body(carry), lambda: carry), None
 
         return jax.lax.scan(one, start, length=most)[0]
 
