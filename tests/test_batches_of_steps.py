@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
-from modulax._support.varying import cond
+from modulax.numerics import cond
 
 from .instances import Instance
 from .reach import cases, checked
@@ -50,6 +50,18 @@ def test_a_branch_that_no_entry_needs_is_not_computed():
         np.testing.assert_array_equal(batch(jnp.asarray(counts), jnp.zeros(2)), found)
         jax.effects_barrier()
         assert bool(computed) == (0 in counts)
+
+
+def test_branches_that_differ_are_refused_by_jax_and_numbers_of_python_are_arrays():
+    x = jnp.ones(2, jnp.bfloat16)
+    batch = jax.vmap(lambda is_one: cond(is_one, lambda: 1.0, lambda: x[0]))
+    found: Any = batch(jnp.asarray([True, False]))
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, [1.0, 1.0])
+    for other in (lambda: x[:1], lambda: x.astype(jnp.float32), lambda: (x, x)):
+        for branches in ((other, lambda: x), (lambda: x, other)):
+            with pytest.raises(TypeError, match="branch"):
+                cond(True, *branches)
 
 
 def branchings(jaxpr: Any) -> int:

@@ -44,6 +44,7 @@ ELSEWHERE: dict[str, str] = {
     "outer_product": "test_linear_algebra.py",
     "pathwise_jacobians": "test_estimators.py",
     "power_iteration": "test_linear_algebra.py",
+    "cond": "test_batches_of_steps.py",
     "safe_increment": "test_numerics.py",
     "scale_gradient": "test_numerics.py",
     "score_function_jacobians": "test_estimators.py",

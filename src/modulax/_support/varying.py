@@ -10,6 +10,7 @@ none, which must not be an error: `cond` and `varying_like` declare such results
 `shard_map` they do nothing and cost nothing.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,32 +19,57 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.custom_batching import custom_vmap
 from jax.sharding import AxisType
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 from .placement import typed_like
 
 T = TypeVar("T")
 
 
-def cond(is_true: Bool[Array, ""], yes: Callable[[], T], no: Callable[[], T]) -> T:
-    """`jax.lax.cond` that stays one under `jax.vmap`, for branches that may vary over different axes of a `shard_map`.
+def cond(is_true: ArrayLike, yes: Callable[[], T], no: Callable[[], T]) -> T:
+    """Compute one of two branches, and in a batch the first one only if an entry needs it.
 
-    In a batch, the first branch is computed if it is true for any entry, and both are then: the first is to be the one
-    that is rare, or costs more. On explicit axes of a mesh, its results get the shardings of those of the second.
+    It is `jax.lax.cond(is_true, yes, no)`, except under `jax.vmap`. There, the counts of an ensemble or a sweep are
+    batched, and JAX computes both branches in every step. `cond` computes `yes` in the steps in which `is_true` holds
+    for any entry of the batch. So `yes` is to be the branch that is rare, or costs more.
+
+    The branches may vary over different axes of a `jax.shard_map`, and on explicit axes of a mesh the results of `yes`
+    get the shardings of those of `no`.
+
+    Args:
+        is_true: whether to compute `yes`.
+        yes: function without arguments.
+        no: function without arguments, whose result has the structure, shapes and dtypes of that of `yes`.
     """
-    is_any, is_own = _of_batch(is_true)
+    is_any, is_own = _of_batch(jnp.asarray(is_true))
 
+    @functools.wraps(yes)  # which JAX names in its messages
     def chosen() -> T:
         new, old = yes(), no()
+        if jtu.tree_structure(new) != jtu.tree_structure(old):
+            return new  # JAX says what differs
         new = jtu.tree_map(typed_like, new, old) if _is_explicit(is_true) else new
         # Without a batch, `is_own` is a constant, and XLA computes `yes` alone.
-        return jtu.tree_map(lambda x, y: x if x is y else jax.lax.select_n(is_own, y, x), new, old)
+        return jtu.tree_map(functools.partial(_selected, is_own), new, old)
 
     if not _is_manual():
         return jax.lax.cond(is_any, chosen, no)
     # Only the types of the results are needed, and `eval_shape` computes nothing.
     of_chosen, of_no = jax.eval_shape(chosen), jax.eval_shape(no)
     return jax.lax.cond(is_any, lambda: varying_like(of_no, chosen()), lambda: varying_like(of_chosen, no()))
+
+
+def _selected(is_first: ArrayLike, x: Any, y: Any) -> Any:
+    """One of two values that branches may return: of one shape, and of one dtype if no number of Python is among them.
+
+    Of others, the first one, so that JAX says what differs.
+    """
+    of_x, of_y = jax.typeof(x), jax.typeof(y)
+    if x is y or of_x.shape != of_y.shape:
+        return x
+    if of_x.dtype == of_y.dtype:
+        return jax.lax.select_n(is_first, y, x)
+    return jnp.where(is_first, x, y) if of_x.weak_type or of_y.weak_type else x
 
 
 @custom_vmap
