@@ -64,6 +64,22 @@ def test_train_is_traced_twice_whatever_the_members_seeds_and_chunks(members: in
         assert_each_member_is_as_alone(results, linear)
 
 
+def test_members_compute_what_is_meant_for_few_steps_in_these_alone():
+    """All hyperparameters of a batch have an axis, and so has every condition on them."""
+    calls = list[int]()
+
+    def noted(updates: Any, params: Any) -> Any:
+        jax.debug.callback(lambda: calls.append(1))
+        return updates
+
+    optimizer = mx.MultiSteps(mx.Chain(mx.Stateless(noted), mx.SGD(0.1)), every_k=2)
+    path = next(path for path in optimizer.hyperparameters() if path.endswith("learning_rate"))
+    results = sweeps.run(sweeps.grid(optimizer, **{path: [0.1, 0.2]}), linear, **QUIET)
+    jax.effects_barrier()
+    assert len(calls) == 2  # of four steps
+    assert_each_member_is_as_alone(results, linear)
+
+
 def test_one_seed_adds_no_axis_to_the_program():
     def train(optimizer: Any, key: Any) -> Any:
         return jnp.sin(jax.random.normal(key, (3, 5)) * optimizer.learning_rate)
