@@ -152,8 +152,6 @@ NOT_ON_FLOORS = (
     "few_calls_of_python",  # counts calls within JAX
     "as_many_programs_as_there_are_shapes",  # listens to JAX, which 0.7 can't stop
 )
-# On the old Python, `floors` runs these with the lowest versions, but for what it leaves out.
-ON_FLOORS = tuple(name for name in COMPATIBILITY if name in FLOORS)
 OLD_LIBRARIES = ("libraries/test_gpjax.py", "libraries/test_documentation.py")  # GPJax requires jax<0.11
 # A script of examples/ that takes minutes says so, with this comment in its first lines.
 SLOW = "# nox: slow"
@@ -283,13 +281,8 @@ def compatibility(session: nox.Session) -> None:
     is_old = session.python == OLD_PYTHON
     install(session, "libraries" if is_old else "tests", "-e", f".{EVERY_EXTRA}", newest=UNPINNED or not is_old)
     session.run("python", "-c", VERSIONS)
-    environment = quick_environment(session)
-    if not is_old or session.posargs:
-        session.run(*PYTEST, *(session.posargs or files(*COMPATIBILITY)), env=environment)
-        return
-    session.run(*PYTEST, "-k", " or ".join(NOT_ON_FLOORS), *files(*ON_FLOORS), env=environment)
-    others = (name for name in COMPATIBILITY if name not in ON_FLOORS)
-    session.run(*PYTEST, *files(*others, *OLD_LIBRARIES), env=environment)
+    tests = session.posargs or [f"tests/{name}" for name in (*COMPATIBILITY, *(OLD_LIBRARIES if is_old else ()))]
+    session.run(*PYTEST, *tests, env=quick_environment(session))
 
 
 @nox.session(python=OLD_PYTHON, venv_backend="uv")
