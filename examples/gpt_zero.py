@@ -28,7 +28,7 @@ from modulax import checkpoint
 jax.config.update("jax_num_cpu_devices", 8)
 
 WIDTH, HEADS, BLOCKS, LENGTH, BATCH = 64, 4, 3, 64, 32
-STEPS, EVERY = 50, 10
+STEPS, EVERY = 80, 10
 MESH = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(AxisType.Auto,))
 EVERYWHERE, OVER_BATCH = NamedSharding(MESH, PartitionSpec()), NamedSharding(MESH, PartitionSpec("data"))
 TEXT = np.frombuffer(Path(argparse.__file__).read_bytes(), np.uint8).astype(np.int32) % 128

@@ -158,6 +158,7 @@ ERRATIC = [
     ("methods_can_be_transformed", "another value", "update", 1),
     ("update_can_be_vmapped", "another value", "update", 6),
     ("states_can_be_donated", "another value", "update", 2),
+    ("states_can_be_donated", "another value", "update", 3),
     ("gradients_are_finite_and_right", "nan", "update", 0),
     ("zeros_are_fine_in_low_precision", "nan", "update", 1),
     ("zeros_are_fine_in_low_precision", "another dtype", "update", 0),
