@@ -11,6 +11,7 @@ import pytest
 import modulax as mx
 from modulax.numerics import cond
 
+from .operations import operations
 from .reach import cases, checked
 
 X = jnp.asarray([[0.3, 1.1, -0.4], [2.0, -1.0, 0.5]])
@@ -63,16 +64,9 @@ def test_branches_that_differ_are_refused_by_jax_and_numbers_of_python_are_array
                 cond(True, *branches)
 
 
-def branchings(jaxpr: Any) -> int:
-    """How many operations of a program choose a branch, those of the programs in it included."""
-    inner = [x for equation in jaxpr.eqns for x in jtu.tree_leaves(list(equation.params.values()))]
-    programs = [program for x in inner if hasattr(program := getattr(x, "jaxpr", x), "eqns")]
-    return sum(equation.primitive.name == "cond" for equation in jaxpr.eqns) + sum(map(branchings, programs))
-
-
 def batched(tree: Any) -> Any:
     """The shapes of three such trees in a batch."""
-    return jtu.tree_map(lambda x: jax.ShapeDtypeStruct((3, *x.shape), x.dtype), jax.eval_shape(lambda: tree))
+    return jtu.tree_map(lambda x: jax.ShapeDtypeStruct((3, *x.shape), x.dtype), tree)
 
 
 def test_a_batch_of_states_takes_the_branches_of_one():
@@ -80,10 +74,9 @@ def test_a_batch_of_states_takes_the_branches_of_one():
     branching = set[str]()
     for instance in sorted(checked()["states_can_be_donated"], key=str):
         case = cases()[instance]
-        grads, state, params = arguments = case.updates(), jax.eval_shape(case.init), case.params
-        if of_one := branchings(jax.make_jaxpr(case.update)(*arguments).jaxpr):
-            batches = map(batched, (grads, state, params))
-            of_batch = branchings(jax.make_jaxpr(jax.vmap(case.update))(*batches).jaxpr)
+        arguments = case.updates(), jax.eval_shape(case.init), case.params
+        if of_one := operations(case.update, *arguments)["cond"]:
+            of_batch = operations(jax.vmap(case.update), *map(batched, arguments))["cond"]
             assert of_one <= of_batch, instance
             branching.add(instance.name)
     assert {"MultiSteps", "SAM", "ScaleByKron", "ScaleBySOAP", "ScaleBySophia"} <= branching
@@ -100,8 +93,8 @@ def test_a_batch_of_line_searches_computes_no_gradient_that_is_stored(search: An
         return optimizer.step(grad, state, x, value=value, grad=grad, value_fn=lambda x: jnp.sum(jnp.cosh(x)))
 
     state = jax.eval_shape(optimizer.init, X)
-    of_one = branchings(jax.make_jaxpr(fit)(X, state).jaxpr)
-    assert of_one == branchings(jax.make_jaxpr(jax.vmap(fit))(batched(X), batched(state)).jaxpr) > 0
+    of_one = operations(fit, X, state)["cond"]
+    assert of_one == operations(jax.vmap(fit), batched(X), batched(state))["cond"] > 0
 
 
 def test_members_of_a_sweep_that_refresh_at_other_steps_are_those_alone():

@@ -1,6 +1,5 @@
 """Muon: what follows from orthogonality, batches, axes, edges; and where it differs from optax."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import chex
@@ -14,6 +13,8 @@ import pytest
 import modulax as mx
 from modulax import by_path, linalg
 from modulax.schedules import Linear
+
+from .operations import operations
 
 SHAPES = ((4, 4), (3, 7), (7, 3), (16, 64), (64, 48), (32, 32))
 
@@ -158,20 +159,9 @@ def test_coefficients_can_be_swept_and_scheduled():
 # --- Batches -------------------------------------------------------------------------------------------
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for x in value if isinstance(value, (tuple, list)) else [value]:
-                inside = getattr(x, "jaxpr", x)
-                if hasattr(inside, "eqns"):
-                    yield from _equations(inside)
-
-
 def _products(params: Any) -> int:
     transform = mx.ScaleByMuon()
-    jaxpr = jax.make_jaxpr(transform.update)(params, transform.init(params))
-    return sum(equation.primitive.name == "dot_general" for equation in _equations(jaxpr.jaxpr))
+    return operations(transform.update, params, transform.init(params))["dot_general"]
 
 
 def test_matrices_of_one_shape_are_orthogonalized_together():

@@ -18,6 +18,8 @@ import modulax as mx
 from modulax import checkpoint
 from modulax.testing import LAWS, Case
 
+from .operations import operations
+
 SIZES = {"a": (4, 3), "b": (5,)}
 
 
@@ -78,21 +80,6 @@ def test_stacks_of_one_shape_have_one_size():
     params = {f"w{i}": jnp.ones(3) for i in range(43)}
     state = jax.eval_shape(mx.Stacked(mx.Trace(0.9)).init, params)
     assert sorted(x.shape for x in jtu.tree_leaves(state)) == [(3,), (14, 3), (14, 3), (14, 3)]
-
-
-def operations(function: Any, *args: Any) -> collections.Counter[str]:
-    """How often each primitive is computed, in calls too."""
-    found = collections.Counter[str]()
-
-    def count(jaxpr: Any) -> None:
-        for eqn in jaxpr.eqns:
-            found[eqn.primitive.name] += 1
-            for x in jtu.tree_leaves(tuple(eqn.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
-                if hasattr(x, "jaxpr"):
-                    count(x.jaxpr)
-
-    count(jax.make_jaxpr(function)(*args).jaxpr)
-    return found
 
 
 def test_a_step_has_an_operation_for_each_stack():

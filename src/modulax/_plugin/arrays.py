@@ -19,5 +19,4 @@ from .._support.keys import is_key_data as is_key_data, is_typed_key as is_typed
 from .._support.placement import cuts_tiles as cuts_tiles, sharding_along as sharding_along
 from .._support.tracing import call_user as call_user, runs_as_python as runs_as_python, tracing as tracing
 from .._support.types import ARRAY_TYPES as ARRAY_TYPES, Params as Params, State as State
-from .._support.varying import cond as cond
 from ..numerics._quantized import form_of as form_of, quantized as quantized

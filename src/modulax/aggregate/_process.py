@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .. import Identity
-from .._plugin.arrays import State, cond
+from .._plugin.arrays import State
 from .._plugin.transforms import zeros_returned
 from ..authoring import (
     DECAY,
@@ -23,6 +23,7 @@ from ..authoring import (
     number,
     required_part,
 )
+from ..numerics import cond
 from ..tree import get_all_with_path
 from ._base import AbstractAggregator, as_axes
 from ._statistics import GetPerElementMeanAndSumSqDiffGrads, TrackPerElementMeanAndVarianceWithEma
