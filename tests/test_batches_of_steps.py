@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
 import modulax as mx
 from modulax.numerics import cond
@@ -50,6 +51,16 @@ def test_a_branch_that_no_entry_needs_is_not_computed():
         np.testing.assert_array_equal(batch(jnp.asarray(counts), jnp.zeros(2)), found)
         jax.effects_barrier()
         assert bool(computed) == (0 in counts)
+
+
+@pytest.mark.parametrize("batch", [step, jax.vmap(step)], ids=["one", "batch"])
+def test_inside_shard_map_each_device_takes_its_branch(batch: Any):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    spec = PartitionSpec("d")
+    on_devices = jax.shard_map(lambda c, x: batch(c[0], x[0])[None], mesh=mesh, in_specs=spec, out_specs=spec)
+    counts = jnp.asarray([[0, 1, 3], [2, 4, 5]]) if batch is not step else jnp.asarray([3, 1])
+    is_true = np.asarray(counts % 3 == 0).reshape(2, -1)
+    np.testing.assert_allclose(jax.jit(on_devices)(counts, X), np.where(is_true, np.sin(X), X), rtol=1e-6)
 
 
 def test_branches_that_differ_are_refused_by_jax_and_numbers_of_python_are_arrays():
