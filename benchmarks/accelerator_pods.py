@@ -76,6 +76,11 @@ PODS = (
     # The new parameters are gathered, which is what ZeRO-1 is, from parts that are stored: 1/16 or 1/64 of them.
     Pod("AdamW, ZeRO-1", ADAM, *V5E_16, sent=5.5, temp=330, spec=None, zero="data"),
     Pod("AdamW, ZeRO-1", ADAM, "h100:64", {"data": 64}, sent=5.5, temp=170, spec=None, zero="data"),
+    *(
+        # In the steps that accumulate, nothing is gathered.
+        Pod("`MultiSteps(AdamW)`, ZeRO-1", mx.MultiSteps(ADAM, 4), *place, sent=5.5, temp=temp, spec=None, zero="data")
+        for place, temp in ((V5E_16, 340), (("h100:64", {"data": 64}), 205))
+    ),
     # The updates of whole matrices return to the parts first.
     Pod("Muon, ZeRO-1", MUON, *V5E_16, sent=6.2, temp=540, share=1.3, spec=None, zero="data"),
     Pod("Muon, FSDP", MUON, *V5E_16, sent=0.75, temp=330, share=1.3),  # whole matrices, of 64 MiB each

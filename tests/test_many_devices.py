@@ -142,6 +142,7 @@ SUMS: dict[str, mx.AbstractTransform] = {
     "Muon": mx.Muon(1e-2),
     "ParamEMA": mx.ParamEMA(mx.AdamW(1e-2), 0.9),
     "SkipSpikes": mx.SkipSpikes(mx.AdamW(1e-2)),
+    "MultiSteps": mx.MultiSteps(mx.AdamW(1e-2), 2),
 }
 # One that is gathered: XLA for CPU confuses several.
 ONE_LARGE = {"down": (2, 64, 256), "gain": (128,)}
@@ -169,19 +170,23 @@ def test_new_parameters_are_gathered_in_pieces(monkeypatch: Any, name: str, mesh
     in_pieces = compiled_step(optimizer, params, state, grads, donate_argnums=(0, 1))
     assert gathering._NAME not in whole.as_text()
     assert gathering._NAME in in_pieces.as_text()
-    expected = whole(params, state, grads)
-    found = in_pieces(*jtu.tree_map(jnp.copy, (params, state)), grads)
-    assert_placed(found, shardings_of((params, state)))
-    for a, b in zip(jtu.tree_leaves(found), jtu.tree_leaves(expected), strict=True):
-        np.testing.assert_array_equal(a, b)
+    expected = params, state
+    found = jtu.tree_map(jnp.copy, expected)
+    for is_moved in (name != "MultiSteps", True):
+        before = expected
+        expected = whole(*expected, grads)
+        found = in_pieces(*found, grads)
+        assert_placed(found, shardings_of((params, state)))
+        for a, b in zip(jtu.tree_leaves(found), jtu.tree_leaves(expected), strict=True):
+            np.testing.assert_array_equal(a, b)
+        for k, p in before[0].items():
+            assert np.array_equal(p, expected[0][k]) != is_moved
 
 
-@pytest.mark.parametrize("optimizer, spec", [(SUMS["AdamW"], P("data")), (mx.MultiSteps(SUMS["AdamW"], 2), P())])
-def test_what_stays_as_it_is(monkeypatch: Any, optimizer: mx.AbstractTransform, spec: P):
-    """Parameters that are divided like their state, and what a `cond` returns, which may not have taken a step."""
+def test_parameters_that_are_divided_like_their_state_stay_as_they_are(monkeypatch: Any):
     monkeypatch.setattr(gathering, "_LEAST", 1 << 12)
     monkeypatch.setattr(gathering, "_LEFT_OUT", frozenset())
-    params = {"out": jax.device_put(jnp.ones((256, 1024)), NamedSharding(MESH, spec))}
+    optimizer, params = SUMS["AdamW"], {"out": jax.device_put(jnp.ones((256, 1024)), NamedSharding(MESH, P("data")))}
     state, _ = divided(optimizer, params)
     compiled = compiled_step(optimizer, params, state, params, donate_argnums=(0, 1))
     assert gathering._NAME not in compiled.as_text()
@@ -189,20 +194,24 @@ def test_what_stays_as_it_is(monkeypatch: Any, optimizer: mx.AbstractTransform, 
     assert_placed(found, shardings_of((params, state)))
 
 
-def test_pieces_of_several_parameters_are_gathered_by_few_loops(monkeypatch: Any):
-    """In the program for a TPU; in one for a CPU, nothing is gathered in pieces."""
+@pytest.mark.parametrize("name, loops", [("AdamW", 1), ("MultiSteps", 2)])
+def test_pieces_of_several_parameters_are_gathered_by_few_loops(monkeypatch: Any, name: str, loops: int):
+    """In the program for a TPU; in one for a CPU, nothing is gathered in pieces.
+
+    Where a step may move nothing, another loop of at most one round is around them.
+    """
     monkeypatch.setattr(gathering, "_LEAST", 1 << 12)
     place = NamedSharding(MESH, P())
     params = {k: jax.ShapeDtypeStruct(s, jnp.float32, sharding=place) for k, s in LARGE.items()}
-    adamw = SUMS["AdamW"]
+    optimizer = SUMS[name]
     state = jtu.tree_map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        jax.eval_shape(adamw.init, params),
-        mx.state_sharding(adamw, params, zero="data"),
+        jax.eval_shape(optimizer.init, params),
+        mx.state_sharding(optimizer, params, zero="data"),
     )
-    step = jax.jit(lambda p, s, g: adamw.step(g, s, p), donate_argnums=(0, 1)).trace(params, state, params)
+    step = jax.jit(lambda p, s, g: optimizer.step(g, s, p), donate_argnums=(0, 1)).trace(params, state, params)
     program = step.lower(lowering_platforms=("tpu",)).as_text()
-    assert program.count("stablehlo.while") == 1
+    assert program.count("stablehlo.while") == loops
     assert program.count("stablehlo.all_gather") == 3  # but for the gain, which is small
     assert "stablehlo.while" not in step.lower(lowering_platforms=("cpu",)).as_text()
 

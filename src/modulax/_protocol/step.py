@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from .._support.arithmetic import is_numeric_array
 from .._support.failures import located
@@ -65,10 +66,11 @@ def step_program(cls: type, donate: bool) -> Program:
         # The branches of a `cond` return arrays alone, and a model holds functions.
         kept = arrays_of(params)
         with explaining_state(f"{cls.__name__}.step", as_written(cls.update), state), located(cls.__name__, "step"):
-            move = Move(trained, extra, lambda updates: arrays_of(applied(sums, params, updates)), kept)
-            moved, new = transform._take_step(grads, state, move)
+            yes, no = jnp.ones((), bool), jnp.zeros((), bool)  # whether the parameters move
+            move = Move(trained, extra, lambda updates: (arrays_of(applied(sums, params, updates)), yes), (kept, no))
+            (moved, is_new), new = transform._take_step(grads, state, move)
             if are_divided(kept):  # matching state and parameters takes time
-                moved = gathered_into(kept, moved, _beside(params, state))
+                moved = gathered_into(kept, moved, _beside(params, state), None if is_new is yes else is_new)
         # Out of a `cond`, XLA for GPU would return whole arrays.
         return with_arrays(params, placed_like(moved, kept)), placed_like(new, state)
 

@@ -36,23 +36,28 @@ _TILE = (32, _LANES)  # rows and columns of the largest tile of a TPU, in which 
 
 _NAME = "gathered_parameters"  # also in profiles
 _LEFT_OUT = frozenset(["cpu"])  # platforms
-_gathered = Primitive(f"modulax_{_NAME}")  # of any number of parameters: they are gathered in groups
+# Of any number of parameters, which are gathered in groups, and of whether they are new unless that is certain.
+_gathered = Primitive(f"modulax_{_NAME}")
 _gathered.multiple_results = True
 
 
-def gathered_into(old: Sequence[Array], new: Sequence[Array], parts: Sequence[Array | None]) -> list[Array]:
+def gathered_into(
+    old: Sequence[Array], new: Sequence[Array], parts: Sequence[Array | None], is_new: Array | None
+) -> list[Array]:
     """Return the new parameters, which a compiled program may write into the buffers of the old ones.
 
     Args:
         old: the parameters.
         new: the new parameters.
         parts: for each parameter an array of its shape in the state, which may be divided further; or None.
+        is_new: whether they may differ from the old ones; otherwise nothing is sent. None if it is certain.
     """
     out = list(new)
     places = [i for i, part in enumerate(parts) if part is not None and part.shape == old[i].shape]
     if places:
         operands = itertools.chain(*((new[i], old[i], parts[i]) for i in places))
-        for i, x in zip(places, _gathered.bind(*operands), strict=True):
+        uncertain = [] if is_new is None else [is_new]
+        for i, x in zip(places, _gathered.bind(*operands, *uncertain), strict=True):
             out[i] = x
     return out
 
@@ -82,23 +87,31 @@ def _in_program(moves: Sequence[_Move], platforms: Sequence[str], *arrays: Array
     Args:
         moves: one for each parameter.
         platforms: what is compiled for.
-        arrays: the new values of all parameters, and then the old ones.
+        arrays: the new values of all parameters, then the old ones, and whether they differ unless that is certain.
     """
     count, mesh = len(moves), moves[0].mesh
     whole, part = [move.whole for move in moves], [move.part for move in moves]
 
-    def local(new: list[Array], old: list[Array]) -> list[Array]:
-        out = list(old)
-        for group in _groups(moves, old):
-            body = jax.named_scope(_NAME)(functools.partial(_gather, [(moves[i], new[i]) for i in group], platforms))
-            found = jax.lax.fori_loop(0, moves[group[0]].count, body, [old[i] for i in group])
-            for i, x in zip(group, found, strict=True):
-                out[i] = x
-        return out
+    def local(new: list[Array], old: list[Array], is_new: list[Array]) -> list[Array]:
+        def gathered(out: list[Array]) -> list[Array]:
+            out = list(out)
+            for group in _groups(moves, out):
+                gather = functools.partial(_gather, [(moves[i], new[i]) for i in group], platforms)
+                body, count = jax.named_scope(_NAME)(gather), moves[group[0]].count
+                for i, x in zip(group, jax.lax.fori_loop(0, count, body, [out[i] for i in group]), strict=True):
+                    out[i] = x
+            return out
 
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=(part, whole), out_specs=whole, check_vma=False)
+        if not is_new:
+            return gathered(old)
+        # A loop of at most one round works in place, where a `cond` would copy all parameters.
+        return jax.lax.fori_loop(0, is_new[0].astype(jnp.int32), lambda _, out: gathered(out), old)
+
+    specs = (part, whole, PartitionSpec())
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=whole, check_vma=False)
     # What else is computed from new parameters may keep them whole, and XLA would not see that they may differ.
-    found = mapped(jax.lax.optimization_barrier(list(arrays[:count])), list(arrays[count:]))
+    new, old, is_new = arrays[:count], arrays[count : 2 * count], arrays[2 * count :]
+    found = mapped(jax.lax.optimization_barrier(list(new)), list(old), list(is_new))
     # Otherwise XLA may divide the result of `shard_map` again.
     return [jax.lax.with_sharding_constraint(x, NamedSharding(mesh, s)) for x, s in zip(found, whole, strict=True)]
 
@@ -138,14 +151,10 @@ def _whole(move: _Move, piece: Array, *, is_tiled: bool) -> Array:
 # --- What a program says about its arguments -----------------------------------------------------
 
 
-def _move(new: ir.Value, old: ir.Value, part: ir.Value, aval: Any) -> _Move | None:
-    """How a parameter is gathered; None if it is not donated, or divided as its state is, or if that is not known.
-
-    What a `cond` returns stays as it is: its branch that takes no step would be gathered too.
-    """
+def _move(old: ir.Value, part: ir.Value, aval: Any) -> _Move | None:
+    """How a parameter is gathered; None if it is not donated, or divided as its state is, or if that is not known."""
     of_old, of_part = _attributes(old), _attributes(part)
-    is_chosen = not isinstance(new.owner, ir.Block) and new.owner.name in ("stablehlo.case", "stablehlo.if")
-    if is_chosen or not {"jax.buffer_donor", "tf.aliasing_output"} & of_old.keys():
+    if not {"jax.buffer_donor", "tf.aliasing_output"} & of_old.keys():
         return None
     whole, finer = _spec(of_old), _spec(of_part)
     if whole is None or finer is None:
@@ -214,8 +223,8 @@ def _divisors(number: int) -> Iterable[int]:
 
 
 def _first(*operands):
-    """The new parameters: the operands are these, each with the old one and its part of the state."""
-    return list(operands[::3])
+    """The new parameters: the operands are these, each with the old one and its part of the state, and one more."""
+    return list(operands[: len(operands) // 3 * 3 : 3])
 
 
 def _jvp(primals, tangents):
@@ -227,18 +236,19 @@ def _batched(operands, axes):
 
 
 def _lowered(context, *operands):
-    new, old, parts = (list(operands[i::3]) for i in range(3))
+    end = len(operands) // 3 * 3
+    new, old, parts = (list(operands[i:end:3]) for i in range(3))
     platforms = context.module_context.platforms
     if not _LEFT_OUT.isdisjoint(platforms):
         return new
-    avals = context.avals_in[::3]
-    found = map(_move, new, old, parts, avals)
+    avals, of_others = context.avals_in[:end:3], context.avals_in[end:]
+    found = map(_move, old, parts, avals)
     moves = {i: move for i, move in enumerate(found) if move is not None}
     if moves:
         of_moves = [avals[i] for i in moves]
         function = functools.partial(_in_program, list(moves.values()), platforms)
-        inner = context.replace(primitive=None, avals_in=of_moves * 2, avals_out=of_moves)
-        values = mlir.lower_fun(function)(inner, *[new[i] for i in moves], *[old[i] for i in moves])
+        inner = context.replace(primitive=None, avals_in=[*of_moves, *of_moves, *of_others], avals_out=of_moves)
+        values = mlir.lower_fun(function)(inner, *[new[i] for i in moves], *[old[i] for i in moves], *operands[end:])
         for i, x in zip(moves, values, strict=True):
             new[i] = x
     return new
