@@ -48,7 +48,7 @@ SPACES: dict[str, tuple[Any, tuple[float, float], dict[str, Any], dict[str, Any]
     "Muon": (mx.Muon, (1e-3, 0.3), {}, {"adam_b2": B2, "weight_decay": DECAY}),
     "NorMuon": (mx.NorMuon, (1e-3, 0.3), {}, ADAM | {"adam_learning_rate": sweeps.LogUniform(3e-4, 0.03)}),
     "SOAP": (mx.SOAP, (3e-4, 0.1), {}, ADAM),
-    "Shampoo": (mx.Shampoo, (3e-4, 0.1), {}, {"weight_decay": DECAY}),
+    "Shampoo": (mx.Shampoo, (1e-2, 3.0), {}, {"weight_decay": DECAY}),
     "Schedule-free AdamW": (mx.ScheduleFreeAdamW, (3e-4, 0.1), {}, ADAM),
 }
 # The steps to AdamW's loss: of these trainings and optimizers, by evaluations after every so many steps.

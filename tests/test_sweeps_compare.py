@@ -101,7 +101,7 @@ def test_an_edge_is_extended_beside_one_that_cannot_be():
     spaces = {"b2": sweeps.Uniform(0.9, 0.9999), "learning_rate": RATE, "b1": sweeps.Uniform(0.5, 0.9)}
     space = sweeps.SearchSpace(mx.Adam(1e-3), **spaces)
     at = np.asarray([[0.9, 0.9, 0.1], [0.1, 0.1, 0.9]])
-    edges = space.edges(at, 0)
+    edges = space.edges(at, np.arange(2))
     assert edges == {"b2": True, "learning_rate": True, "b1": False}
     extended = space.extended(edges, jax.random.key(0), 4)
     assert extended is not None
@@ -112,6 +112,24 @@ def test_an_edge_is_extended_beside_one_that_cannot_be():
         assert 0.3 - 1e-6 <= member.b1 <= 0.5
         assert (0 <= b2 < 1, 1 <= rate < 1.5, -0.5 <= b1 < 0) == (True, True, True)
     assert space.extended({"b2": True}, jax.random.key(0), 4) is None
+
+
+@pytest.mark.parametrize("best, second, edge", [
+    (0.85, 0.95, True),  # the best is none of the extremes, and both of the best quarter are at the upper end
+    (0.15, 0.05, False),
+    (0.85, 0.5, None),  # by chance: the best quarter is elsewhere
+    (0.75, 0.95, None),
+    (0.97, 0.5, True),  # the largest that was tried
+    (1.2, 1.45, None),  # beyond a space that was extended to 1.5, the outer fifth begins at 1.2
+    (1.25, 1.45, True),
+])  # fmt: skip
+def test_the_best_quarter_at_an_end_is_an_edge(best: float, second: float, edge: bool | None):
+    space = sweeps.SearchSpace(mx.Adam(1e-3), learning_rate=RATE, b1=sweeps.Uniform(0.5, 0.9))
+    others = [0.02, 0.2, 0.3, 0.4, 0.6, 0.96]
+    rates = [*others[:3], second, *others[3:], best] + ([1.5] * 4 if best > 1 else [])
+    order = sorted(range(len(rates)), key=lambda i: (rates[i] != best, rates[i] != second, i))
+    at = np.stack([rates, [0.5 if rate == best else 0.4 + 0.2 * (i % 2) for i, rate in enumerate(rates)]], axis=1)
+    assert space.edges(at, np.array(order)) == ({} if edge is None else {"learning_rate": edge})
 
 
 def test_spaces_beyond_an_edge():

@@ -31,6 +31,7 @@ from ._training import Train, Trainable, placement
 from ._workers import workers_of
 
 _REDUCTIONS = ("mean", "median")
+_OUTER = 0.2  # of what was tried of a hyperparameter, on each side
 _Draws = Mapping[str, tuple[Sweep, np.ndarray]]  # the members of each name, and their quantiles
 
 
@@ -60,12 +61,28 @@ class SearchSpace:
             return Sweep([self.optimizer]), np.zeros((1, 0))
         return drawn("sweeps.SearchSpace", key, self.optimizer, n, self.spaces)
 
-    def edges(self, at: np.ndarray, best: int) -> dict[str, bool]:
-        """The hyperparameters of which the best member has the largest value that was tried (True), or the smallest."""
+    def edges(self, at: np.ndarray, order: np.ndarray) -> dict[str, bool]:
+        """The hyperparameters of which the best members are at the upper end of what was tried (True), or at the lower.
+
+        The best one has the extreme value. Or, since others are drawn beside it, the best one and the median of the
+        best quarter are in the outer fifth.
+
+        Args:
+            at: the quantiles of all members.
+            order: the members, the best first.
+        """
         found = {}
         for column, (name, space) in enumerate(self.spaces.items()):
-            for above, extreme in ((False, at[:, column].min()), (True, at[:, column].max())):
-                if len(at) > 1 and at[best, column] == extreme and space.beyond(above) is not None:
+            x = at[:, column]
+            first, middle = x[order[0]], np.median(x[order[: max(len(x) // 4, 1)]])
+            low, high = min(0.0, x.min()), max(1.0, x.max())
+            margin = _OUTER * (high - low)
+            is_end = {
+                False: first == x.min() or max(first, middle) < low + margin,
+                True: first == x.max() or min(first, middle) > high - margin,
+            }
+            for above, is_there in is_end.items():
+                if len(at) > 1 and is_there and space.beyond(above) is not None:
                     found[name] = above
         return found
 
@@ -106,8 +123,8 @@ class Comparison:
         test: the metric that is reported.
         mode: `"min"` if small values are good, `"max"` if large ones are.
         reduce: `"mean"` or `"median"` over the seeds.
-        edges: for each name, the hyperparameters whose chosen value is the smallest or the largest that was tried, so a
-            better value may lie beyond it.
+        edges: for each name, the hyperparameters of which the best members are at the end of what was tried, as
+            `compare` says, so that a better value may lie beyond it.
         values: the reported metric on the new seeds, `[optimizer, seed]`.
         intervals: its mean or median over the seeds, with a bootstrap interval of 95 %.
         differences: the difference between two optimizers in it, `[optimizer, optimizer]`, with an interval; the seeds
@@ -267,9 +284,9 @@ def compare(
 
     `budget` members of each optimizer are drawn from its space and trained with one seed. The best by `metric` is
     chosen, and trained again with `seeds` new seeds, which are the same for all optimizers, so that the report is not
-    about a lucky run. If the best member has the largest or smallest tried value of a hyperparameter, half as many
-    members are drawn beyond it, as far as the hyperparameter allows. If the chosen value is still at the edge, `edges`
-    says so: the space was too narrow.
+    about a lucky run. If the best members are at an edge of a space, half as many are drawn beyond it, as far as the
+    hyperparameter allows: where the best one has the largest or smallest tried value, or where it and the median of the
+    best quarter are in the outer fifth. If they are still at the edge, `edges` says so: the space was too narrow.
 
     The intervals come from a percentile bootstrap over the seeds, without a correction for the number of pairs. Eight
     seeds show only large differences. Compare at two lengths of training: the order often changes with the length.
@@ -393,8 +410,9 @@ class _Search(NamedTuple):
         costs, best, edges = self.results._costs(metric, mode=mode), {}, {}
         for name, space in spaces.items():
             places = np.flatnonzero([owner == name for owner in self.owners])
-            best[name] = places[costs[places].argsort(kind="stable")].tolist()
-            edges[name] = space.edges(self.at[name], int(costs[places].argmin()))
+            order = costs[places].argsort(kind="stable")
+            best[name] = places[order].tolist()
+            edges[name] = space.edges(self.at[name], order)
         return best, edges
 
 
