@@ -114,6 +114,34 @@ def test_an_edge_is_extended_beside_one_that_cannot_be():
     assert space.extended({"b2": True}, jax.random.key(0), 4) is None
 
 
+def test_more_seeds_decide_among_finalists(tmp_path: Path):
+    """With one seed, a rate below 0.01 may be lucky, as its loss depends on the seed alone."""
+
+    def noisy(optimizer: Any, key: Any) -> Any:
+        is_small = optimizer.learning_rate < 0.01
+        return {"valid": jnp.where(is_small, 3 * jnp.abs(jax.random.normal(key)), 1 + optimizer.learning_rate)}
+
+    spaces = {
+        name: sweeps.SearchSpace(mx.SGD(1e-3), learning_rate=sweeps.LogUniform(1e-3, high))
+        for name, high in (("wide", 0.1), ("narrow", 0.009))
+    }
+
+    def chosen(**options: Any) -> sweeps.Comparison:
+        settings: dict[str, Any] = {"budget": 8, "extend": False, "key": jax.random.key(1)} | QUIET | options
+        return sweeps.compare(spaces, noisy, "valid", **settings)
+
+    alone, several = chosen(), chosen(finalists=8, seeds=12, folder=tmp_path)
+    assert float(alone.optimizers["wide"].learning_rate) < 0.01
+    assert float(several.optimizers["wide"].learning_rate) >= 0.01
+    places = several.members["wide"]
+    assert several.optimizers["wide"] == several.search.sweep[places[0]]
+    assert sorted(places) == sorted(alone.members["wide"])
+    last = sweeps.load(tmp_path / "finalists")
+    assert last["valid"].shape == (16, 12)
+    keys = [set(map(str, np.asarray(sweeps.load(tmp_path / name).keys).tolist())) for name in ("finalists", "seeds")]
+    assert not keys[0] & keys[1]
+
+
 @pytest.mark.parametrize("best, second, edge", [
     (0.85, 0.95, True),  # the best is none of the extremes, and both of the best quarter are at the upper end
     (0.15, 0.05, False),

@@ -256,6 +256,7 @@ def compare(
     test: str | None = None,
     budget: int = 16,
     seeds: int = 8,
+    finalists: int = 1,
     mode: str = "min",
     reduce: str = "mean",
     extend: bool = True,
@@ -288,6 +289,9 @@ def compare(
     hyperparameter allows: where the best one has the largest or smallest tried value, or where it and the median of the
     best quarter are in the outer fifth. If they are still at the edge, `edges` says so: the space was too narrow.
 
+    One seed may choose a member for its luck. With `finalists=4`, the best four of each optimizer are trained with
+    `seeds` other seeds, and the best of their means is chosen.
+
     The intervals come from a percentile bootstrap over the seeds, without a correction for the number of pairs. Eight
     seeds show only large differences. Compare at two lengths of training: the order often changes with the length.
 
@@ -304,6 +308,7 @@ def compare(
         test: the metric to report; by default that which the best is chosen by.
         budget: the number of members of each optimizer.
         seeds: the number of new seeds.
+        finalists: the number of the best members of each optimizer among which more seeds decide.
         mode: `"min"` if small values are good, `"max"` if large ones are.
         reduce: `"mean"` or `"median"` over the new seeds.
         extend: whether to draw members beyond an edge at which the best one is.
@@ -313,10 +318,10 @@ def compare(
         chunk: as in `run`.
         devices: as in `run`.
         memory: as in `run`.
-        folder: as in `run`; it gets a folder for the search, and one for the new seeds.
+        folder: as in `run`; it gets a folder for the search, one for the finalists, and one for the new seeds.
         tags: as in `run`.
         progress: as in `run`.
-        executor: as in `run`; the workers train the members of the search, and then the new seeds.
+        executor: as in `run`; the workers train the members of the search, then the finalists and the new seeds.
 
     Raises:
         TypeError: if a space isn't a `SearchSpace`.
@@ -326,6 +331,7 @@ def compare(
     _check_spaces(spaces)
     check_integer(call, "budget", budget)
     check_integer(call, "seeds", seeds)
+    check_integer(call, "finalists", finalists)
     check_option(call, "mode", mode, ("min", "max"))
     check_option(call, "reduce", reduce, _REDUCTIONS)
     key = checked_key(call, key)
@@ -354,8 +360,15 @@ def compare(
         if more := {name: x for name, x in draws.items() if x is not None}:
             search = search.joined(_Search.of(more, lambda members: trained(members, "search", of_search, 1)))
     best, edges = search.ranked(spaces, metric, mode)
-    chosen = {name: search.results.sweep[places[:1]] for name, places in best.items()}
-    results = trained(chosen, "seeds", of_seeds, seeds)
+    members = search.results.sweep
+    if finalists > 1:
+        first = {name: members[places[:finalists]] for name, places in best.items()}
+        last = trained(first, "finalists", jax.random.fold_in(of_seeds, 0), seeds)
+        costs = iter(REDUCTIONS[reduce](last._costs_of_runs(metric, mode), axis=1))
+        for name, places in best.items():
+            order = np.argsort(list(itertools.islice(costs, len(first[name]))), kind="stable")
+            best[name] = [places[i] for i in order] + places[len(order) :]
+    results = trained({name: members[places[:1]] for name, places in best.items()}, "seeds", of_seeds, seeds)
     metric = search.results._metric(metric)[0]
     test = metric if test is None else test
     costs = results._costs_of_runs(test, mode)
