@@ -3,13 +3,13 @@
     python benchmarks/optimizers.py [--folder runs] [--only gpt ...] [--steps [SOAP ...]] [--quick]
 
 Each optimizer is tuned in the space that `spaces` declares, with the same budget and the same schedule, a warm-up and a
-cosine, and the chosen one is trained with new seeds: `modulax.sweeps.compare`. Tuned are the rate, the decay of the
-second moment, and weight decay, as far as an optimizer has them. On a CNN and a GPT, those that precondition matrices,
-and AdamW with their `b2`, are then trained with more seeds, to count the steps to AdamW's last loss. Writes the results
-of all runs to `benchmarks/optimizers.json`, and the tables to `benchmarks/OPTIMIZERS.md`. `--only` keeps the stored
-results of the other trainings. With `--folder`, a comparison that was interrupted goes on. `--steps` keeps the stored
-comparisons and only counts, for some or all of these optimizers. `--quick` makes two tiny comparisons and writes
-nothing.
+cosine; more seeds decide among the best four, and the chosen one is trained with new seeds: `modulax.sweeps.compare`.
+Tuned are the rate, the decay of the second moment, and weight decay, as far as an optimizer has them. On a CNN and a
+GPT, those that precondition matrices, and AdamW with their `b2`, are then trained with more seeds, to count the steps
+to AdamW's last loss. Writes the results of all runs to `benchmarks/optimizers.json`, and the tables to
+`benchmarks/OPTIMIZERS.md`. `--only` keeps the stored results of the other trainings. With `--folder`, a comparison that
+was interrupted goes on. `--steps` keeps the stored comparisons and only counts, for some or all of these optimizers.
+`--quick` makes two tiny comparisons and writes nothing.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from modulax import sweeps
 
 HERE = Path(__file__).parent
 STORED = HERE / "optimizers.json"
-BUDGET, SEEDS = 32, 8
+BUDGET, FINALISTS, SEEDS = 32, 4, 8
 B2 = sweeps.OneMinus(sweeps.LogUniform(1e-3, 0.2))
 DECAY = sweeps.LogUniform(1e-4, 1.0)
 ADAM = {"b2": B2, "weight_decay": DECAY}
@@ -101,7 +101,7 @@ def compared(
 ) -> list[dict[str, Any]]:
     """The rows of the optimizers with these spaces on one task at one length, the best first."""
     begin = time.perf_counter()
-    settings: dict[str, Any] = {"budget": BUDGET, "seeds": SEEDS} | options
+    settings: dict[str, Any] = {"budget": BUDGET, "finalists": FINALISTS, "seeds": SEEDS} | options
     comparison = sweeps.compare(
         spaces(steps, declared),
         task.train(steps),
@@ -126,7 +126,7 @@ def count(task: Task, found: dict[str, Any], name: str, folder: Path | None) -> 
     steps = task.steps[-1]
     row = next((x for x in found["lengths"][str(steps)] if x["optimizer"] == name), None)
     if row is None:
-        (row,) = compared(task, {name: OTHERS[name]}, steps, folder, seeds=1)
+        (row,) = compared(task, {name: OTHERS[name]}, steps, folder)
     space = spaces(steps, SPACES | OTHERS)[name]
     optimizer, train = space.optimizer.replace(**chosen(row)), task.train(steps, EVERY)
     # One seed after the other: batches of decompositions are no faster on a CPU.
@@ -185,10 +185,11 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# Optimizers, compared",
         "",
-        "`benchmarks/optimizers.py`: members of each optimizer are drawn from its space and trained with one seed; the",
-        f"best by the validation loss is trained with {results['seeds']} new seeds. The interval is one of 95 % for",
-        "the mean of their test losses, and that of the difference for the mean difference from the first row with the",
-        "same seed. Optimizers whose difference may be zero share a rank. State is in bytes per parameter.",
+        "`benchmarks/optimizers.py`: members of each optimizer are drawn from its space and trained with one seed. The",
+        f"best by the validation loss, or the best of some finalists after {results['seeds']} more seeds, is trained",
+        f"with {results['seeds']} new seeds. The interval is one of 95 % for the mean of their test losses, and that",
+        "of the difference for the mean difference from the first row with the same seed. Optimizers whose difference",
+        "may be zero share a rank. State is in bytes per parameter.",
     ]
     for task in results["tasks"]:
         of_one = results | task
@@ -208,7 +209,8 @@ def page(results: dict[str, Any]) -> str:
                 for row in rows
             ]
             head = ("optimizer", "rank", "test loss", "interval", "difference", "diverged", "chosen", "at the edge")
-            how = f"{of_one['budget']} members of each optimizer, at commit {of_one['commit']}."
+            finalists = f", {of_one['finalists']} finalists" if "finalists" in of_one else ""
+            how = f"{of_one['budget']} members of each optimizer{finalists}, at commit {of_one['commit']}."
             lines += ["", f"## {task['title']}, {steps} steps", "", how, "", table((*head, "state"), cells)]
         if "reached" in task:
             lines += ["", *reached(task["reached"], max(map(int, task["lengths"])))]
@@ -265,7 +267,8 @@ def main() -> None:
         if arguments.steps is None:
             folders = {n: arguments.folder and arguments.folder / f"{name}-{n}" for n in task.steps}
             lengths = {str(n): compared(task, SPACES, n, folders[n]) for n in task.steps}
-            new = {"name": name, "title": task.title, "commit": commit(), "budget": BUDGET, "lengths": lengths}
+            how = {"commit": commit(), "budget": BUDGET, "finalists": FINALISTS}
+            new = {"name": name, "title": task.title, **how, "lengths": lengths}
             results["tasks"] = [new if old["name"] == name else old for old in results["tasks"]]
         if name in COUNTED:
             found = next(x for x in results["tasks"] if x["name"] == name)

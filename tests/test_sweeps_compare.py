@@ -125,6 +125,7 @@ def test_more_seeds_decide_among_finalists(tmp_path: Path):
         name: sweeps.SearchSpace(mx.SGD(1e-3), learning_rate=sweeps.LogUniform(1e-3, high))
         for name, high in (("wide", 0.1), ("narrow", 0.009))
     }
+    spaces = {"given": sweeps.SearchSpace(mx.SGD(0.5))} | spaces  # which needs no finalists
 
     def chosen(**options: Any) -> sweeps.Comparison:
         settings: dict[str, Any] = {"budget": 8, "extend": False, "key": jax.random.key(1)} | QUIET | options

@@ -361,13 +361,13 @@ def compare(
             search = search.joined(_Search.of(more, lambda members: trained(members, "search", of_search, 1)))
     best, edges = search.ranked(spaces, metric, mode)
     members = search.results.sweep
-    if finalists > 1:
-        first = {name: members[places[:finalists]] for name, places in best.items()}
-        last = trained(first, "finalists", jax.random.fold_in(of_seeds, 0), seeds)
+    if few := {name: places[:finalists] for name, places in best.items() if min(finalists, len(places)) > 1}:
+        of_few = {name: members[places] for name, places in few.items()}
+        last = trained(of_few, "finalists", jax.random.fold_in(of_seeds, 0), seeds)
         costs = iter(REDUCTIONS[reduce](last._costs_of_runs(metric, mode), axis=1))
-        for name, places in best.items():
-            order = np.argsort(list(itertools.islice(costs, len(first[name]))), kind="stable")
-            best[name] = [places[i] for i in order] + places[len(order) :]
+        for name, places in few.items():
+            order = np.argsort(list(itertools.islice(costs, len(places))), kind="stable")
+            best[name] = [places[i] for i in order] + best[name][len(places) :]
     results = trained({name: members[places[:1]] for name, places in best.items()}, "seeds", of_seeds, seeds)
     metric = search.results._metric(metric)[0]
     test = metric if test is None else test
