@@ -257,7 +257,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.quick:
         for name in COUNTED:
-            quick = {"budget": 2, "seeds": 2, "progress": False}
+            quick = {"budget": 2, "finalists": 1, "seeds": 2, "progress": False}
             compared(tasks()[name], {k: SPACES[k] for k in ("AdamW", "Muon")}, 5, None, **quick)
         return
     results = json.loads(STORED.read_text(encoding="utf-8"))
