@@ -70,7 +70,7 @@ def step_program(cls: type, donate: bool) -> Program:
             move = Move(trained, extra, lambda updates: (arrays_of(applied(sums, params, updates)), yes), (kept, no))
             (moved, is_new), new = transform._take_step(grads, state, move)
             if are_divided(kept):  # matching state and parameters takes time
-                moved = gathered_into(kept, moved, _beside(params, state), None if is_new is yes else is_new)
+                moved = gathered_into(kept, moved, _beside(params, state), is_new, is_certain=is_new is yes)
         # Out of a `cond`, XLA for GPU would return whole arrays.
         return with_arrays(params, placed_like(moved, kept)), placed_like(new, state)
 

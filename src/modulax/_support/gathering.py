@@ -36,13 +36,13 @@ _TILE = (32, _LANES)  # rows and columns of the largest tile of a TPU, in which 
 
 _NAME = "gathered_parameters"  # also in profiles
 _LEFT_OUT = frozenset(["cpu"])  # platforms
-# Of any number of parameters, which are gathered in groups, and of whether they are new unless that is certain.
+# Of any number of parameters, which are gathered in groups, and of whether they are new.
 _gathered = Primitive(f"modulax_{_NAME}")
 _gathered.multiple_results = True
 
 
 def gathered_into(
-    old: Sequence[Array], new: Sequence[Array], parts: Sequence[Array | None], is_new: Array | None
+    old: Sequence[Array], new: Sequence[Array], parts: Sequence[Array | None], is_new: Array, *, is_certain: bool
 ) -> list[Array]:
     """Return the new parameters, which a compiled program may write into the buffers of the old ones.
 
@@ -50,14 +50,14 @@ def gathered_into(
         old: the parameters.
         new: the new parameters.
         parts: for each parameter an array of its shape in the state, which may be divided further; or None.
-        is_new: whether they may differ from the old ones; otherwise nothing is sent. None if it is certain.
+        is_new: whether they may differ from the old ones; otherwise nothing is sent.
+        is_certain: whether `is_new` is known to be true.
     """
     out = list(new)
     places = [i for i, part in enumerate(parts) if part is not None and part.shape == old[i].shape]
     if places:
         operands = itertools.chain(*((new[i], old[i], parts[i]) for i in places))
-        uncertain = [] if is_new is None else [is_new]
-        for i, x in zip(places, _gathered.bind(*operands, *uncertain), strict=True):
+        for i, x in zip(places, _gathered.bind(*operands, is_new, is_certain=is_certain), strict=True):
             out[i] = x
     return out
 
@@ -81,18 +81,22 @@ class _Move:
     count: int
 
 
-def _in_program(moves: Sequence[_Move], platforms: Sequence[str], *arrays: Array) -> list[Array]:
+def _in_program(
+    moves: Sequence[_Move], platforms: Sequence[str], is_certain: bool, is_new: Array, *arrays: Array
+) -> list[Array]:
     """The parameters, with new values of which each device computes a part.
 
     Args:
         moves: one for each parameter.
         platforms: what is compiled for.
-        arrays: the new values of all parameters, then the old ones, and whether they differ unless that is certain.
+        is_certain: whether `is_new` is known to be true.
+        is_new: whether the new values differ from the old ones.
+        arrays: the new values of all parameters, and then the old ones.
     """
     count, mesh = len(moves), moves[0].mesh
     whole, part = [move.whole for move in moves], [move.part for move in moves]
 
-    def local(new: list[Array], old: list[Array], is_new: list[Array]) -> list[Array]:
+    def local(new: list[Array], old: list[Array], is_new: Array) -> list[Array]:
         def gathered(out: list[Array]) -> list[Array]:
             out = list(out)
             for group in _groups(moves, out):
@@ -102,16 +106,15 @@ def _in_program(moves: Sequence[_Move], platforms: Sequence[str], *arrays: Array
                     out[i] = x
             return out
 
-        if not is_new:
+        if is_certain:
             return gathered(old)
         # A loop of at most one round works in place, where a `cond` would copy all parameters.
-        return jax.lax.fori_loop(0, is_new[0].astype(jnp.int32), lambda _, out: gathered(out), old)
+        return jax.lax.fori_loop(0, is_new.astype(jnp.int32), lambda _, out: gathered(out), old)
 
     specs = (part, whole, PartitionSpec())
     mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=whole, check_vma=False)
     # What else is computed from new parameters may keep them whole, and XLA would not see that they may differ.
-    new, old, is_new = arrays[:count], arrays[count : 2 * count], arrays[2 * count :]
-    found = mapped(jax.lax.optimization_barrier(list(new)), list(old), list(is_new))
+    found = mapped(jax.lax.optimization_barrier(list(arrays[:count])), list(arrays[count:]), is_new)
     # Otherwise XLA may divide the result of `shard_map` again.
     return [jax.lax.with_sharding_constraint(x, NamedSharding(mesh, s)) for x, s in zip(found, whole, strict=True)]
 
@@ -222,33 +225,34 @@ def _divisors(number: int) -> Iterable[int]:
 # --- The primitive -------------------------------------------------------------------------------
 
 
-def _first(*operands):
+def _first(*operands, is_certain=False):
     """The new parameters: the operands are these, each with the old one and its part of the state, and one more."""
-    return list(operands[: len(operands) // 3 * 3 : 3])
+    del is_certain
+    return list(operands[:-1:3])
 
 
-def _jvp(primals, tangents):
-    return _gathered.bind(*primals), _first(*tangents)
+def _jvp(primals, tangents, is_certain):
+    return _gathered.bind(*primals, is_certain=is_certain), _first(*tangents)
 
 
-def _batched(operands, axes):
+def _batched(operands, axes, is_certain):
+    del is_certain
     return _first(*operands), _first(*axes)
 
 
-def _lowered(context, *operands):
-    end = len(operands) // 3 * 3
-    new, old, parts = (list(operands[i:end:3]) for i in range(3))
+def _lowered(context, *operands, is_certain):
+    new, old, parts = (list(operands[i:-1:3]) for i in range(3))
     platforms = context.module_context.platforms
     if not _LEFT_OUT.isdisjoint(platforms):
         return new
-    avals, of_others = context.avals_in[:end:3], context.avals_in[end:]
+    avals, of_is_new = context.avals_in[:-1:3], context.avals_in[-1]
     found = map(_move, old, parts, avals)
     moves = {i: move for i, move in enumerate(found) if move is not None}
     if moves:
         of_moves = [avals[i] for i in moves]
-        function = functools.partial(_in_program, list(moves.values()), platforms)
-        inner = context.replace(primitive=None, avals_in=[*of_moves, *of_moves, *of_others], avals_out=of_moves)
-        values = mlir.lower_fun(function)(inner, *[new[i] for i in moves], *[old[i] for i in moves], *operands[end:])
+        function = functools.partial(_in_program, list(moves.values()), platforms, is_certain)
+        inner = context.replace(primitive=None, avals_in=[of_is_new, *of_moves, *of_moves], avals_out=of_moves)
+        values = mlir.lower_fun(function)(inner, operands[-1], *[new[i] for i in moves], *[old[i] for i in moves])
         for i, x in zip(moves, values, strict=True):
             new[i] = x
     return new
