@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -354,20 +355,18 @@ def compare(
         lambda members: trained(members, "search", of_search, 1),
     )
     if extend:
-        _, edges = search.ranked(spaces, metric, mode)
-        n = -(-budget // 2)
+        edges, n = search.edges(spaces, search.ranked(metric, mode)), -(-budget // 2)
         draws = {name: spaces[name].extended(x, _key_of(of_search, name, 1), n) for name, x in edges.items()}
         if more := {name: x for name, x in draws.items() if x is not None}:
             search = search.joined(_Search.of(more, lambda members: trained(members, "search", of_search, 1)))
-    best, edges = search.ranked(spaces, metric, mode)
-    members = search.results.sweep
+    best, members = search.ranked(metric, mode), search.results.sweep
+    edges = search.edges(spaces, best)
     if few := {name: places[:finalists] for name, places in best.items() if min(finalists, len(places)) > 1}:
         of_few = {name: members[places] for name, places in few.items()}
-        last = trained(of_few, "finalists", jax.random.fold_in(of_seeds, 0), seeds)
-        costs = iter(REDUCTIONS[reduce](last._costs_of_runs(metric, mode), axis=1))
-        for name, places in few.items():
-            order = np.argsort(list(itertools.islice(costs, len(places))), kind="stable")
-            best[name] = [places[i] for i in order] + best[name][len(places) :]
+        owners = [name for name, places in few.items() for _ in places]
+        last = _Search(trained(of_few, "finalists", jax.random.fold_in(of_seeds, 0), seeds), owners, {})
+        for name, order in last.ranked(metric, mode, reduce).items():
+            best[name][: len(order)] = [few[name][place - min(order)] for place in order]
     results = trained({name: members[places[:1]] for name, places in best.items()}, "seeds", of_seeds, seeds)
     metric = search.results._metric(metric)[0]
     test = metric if test is None else test
@@ -416,17 +415,19 @@ class _Search(NamedTuple):
         at = {name: np.concatenate([self.at[name], quantiles]) for name, quantiles in other.at.items()}
         return _Search(results, self.owners + other.owners, self.at | at)
 
-    def ranked(
-        self, spaces: Mapping[str, SearchSpace], metric: str | None, mode: str
-    ) -> tuple[dict[str, list[int]], dict[str, dict[str, bool]]]:
-        """The members of each name, the best first, and the edges at which the best one is."""
-        costs, best, edges = self.results._costs(metric, mode=mode), {}, {}
-        for name, space in spaces.items():
-            places = np.flatnonzero([owner == name for owner in self.owners])
-            order = costs[places].argsort(kind="stable")
-            best[name] = places[order].tolist()
-            edges[name] = space.edges(self.at[name], order)
-        return best, edges
+    def ranked(self, metric: str | None, mode: str, reduce: str = "mean") -> dict[str, list[int]]:
+        """The members of each name, the best first."""
+        costs, places = self.results._costs(metric, mode=mode, reduce=reduce), defaultdict[str, list[int]](list)
+        for place in costs.argsort(kind="stable").tolist():
+            places[self.owners[place]].append(place)
+        return {name: places[name] for name in dict.fromkeys(self.owners)}
+
+    def edges(self, spaces: Mapping[str, SearchSpace], best: Mapping[str, list[int]]) -> dict[str, dict[str, bool]]:
+        """The edges at which the best members of each name are; `best` as in `ranked`."""
+        return {
+            name: spaces[name].edges(self.at[name], np.searchsorted(sorted(places), places))
+            for name, places in best.items()
+        }
 
 
 def _check_spaces(spaces: Any) -> None:
