@@ -13,7 +13,7 @@ from .._protocol.fields import Number, required_number
 from .._protocol.transform import AbstractTransform, Effect, Move, zeros_returned
 from .._support.arithmetic import default_float, safe_increment
 from .._support.checks import WHOLE_OR_ZERO, boolean
-from .._support.module import AbstractState, nested, shared
+from .._support.module import AbstractState, first_values, nested, shared
 from .._support.tracing import call_user
 from .._support.types import Count, Params, State, Updates
 from .._support.varying import cond
@@ -32,9 +32,9 @@ class ApplyIfFiniteState(AbstractState):
 
     optax_fields = ("notfinite_count", "last_finite", "total_notfinite", "inner_state")
 
-    notfinite_count: Count = shared(metric=True)
-    last_finite: Bool[Array, ""] = shared()
-    total_notfinite: Count = shared(metric=True)
+    notfinite_count: Count = shared(starts=0, metric=True)
+    last_finite: Bool[Array, ""] = shared(starts=True)
+    total_notfinite: Count = shared(starts=0, metric=True)
     inner_state: State = nested()
 
 
@@ -61,12 +61,7 @@ class ApplyIfFinite(AbstractGate):
 
     def init(self, params: Params) -> ApplyIfFiniteState:
         """Return the inner state, and counters at zero."""
-        return ApplyIfFiniteState(
-            notfinite_count=jnp.zeros((), jnp.int32),
-            last_finite=jnp.ones((), bool),
-            total_notfinite=jnp.zeros((), jnp.int32),
-            inner_state=self.inner.init(params),
-        )
+        return ApplyIfFiniteState(**first_values(ApplyIfFiniteState), inner_state=self.inner.init(params))
 
     def gate(self, updates: Updates, state: ApplyIfFiniteState, move: Move[T]) -> tuple[T, ApplyIfFiniteState]:
         """Run one step of the inner transform if the updates are finite."""

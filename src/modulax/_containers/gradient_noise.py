@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._support.arithmetic import abs_sq, default_float, moment
-from .._support.module import AbstractState, shared
+from .._support.arithmetic import abs_sq, moment
+from .._support.module import AbstractState, first_values, shared
 from .._support.types import Count
 from ..microbatching._noise_scale import gradient_noise, noise_scale
 from ..tree._math import norm, total
@@ -23,16 +23,16 @@ class GradientNoiseState(AbstractState):
     last step from their mean.
     """
 
-    noise_scale: Float[Array, ""] = shared(metric=True)
-    grad_squared_norm: Float[Array, ""] = shared(metric=True)
-    grad_variance: Float[Array, ""] = shared(metric=True)
-    weight_sum: Float[Array, ""] = shared()
-    deviations: Float[Array, ""] = shared()
+    noise_scale: Float[Array, ""] = shared(starts=0.0, metric=True)
+    grad_squared_norm: Float[Array, ""] = shared(starts=0.0, metric=True)
+    grad_variance: Float[Array, ""] = shared(starts=0.0, metric=True)
+    weight_sum: Float[Array, ""] = shared(starts=0.0)
+    deviations: Float[Array, ""] = shared(starts=0.0)
 
 
 def no_noise() -> GradientNoiseState:
     """The state before the first gradient."""
-    return GradientNoiseState(*(jnp.zeros((), default_float()) for _ in range(5)))
+    return GradientNoiseState(**first_values(GradientNoiseState))
 
 
 def deviations_with(

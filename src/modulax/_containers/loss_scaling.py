@@ -11,7 +11,7 @@ from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment
 from .._support.checks import AT_LEAST_ONE, FRACTION, POSITIVE, WHOLE
-from .._support.module import AbstractState, nested, shared
+from .._support.module import AbstractState, first_values, nested, shared
 from .._support.types import Count, Params, State, Updates
 from ..tree._math import all_finite, choose, zeros_unless
 
@@ -24,8 +24,8 @@ class LossScalingState(AbstractState):
     """
 
     loss_scale: Float[Array, ""] = shared(metric=True)
-    growth_tracker: Count = shared()
-    skipped_steps: Count = shared(metric=True)
+    growth_tracker: Count = shared(starts=0)
+    skipped_steps: Count = shared(starts=0, metric=True)
     inner_state: State = nested()
 
 
@@ -73,9 +73,8 @@ class LossScaling(AbstractContainer):
     def init(self, params: Params) -> LossScalingState:
         """Return the first scale, counters at zero, and the inner state."""
         return LossScalingState(
+            **first_values(LossScalingState),
             loss_scale=jnp.array(self.init_scale, default_float(), copy=True),
-            growth_tracker=jnp.zeros((), jnp.int32),
-            skipped_steps=jnp.zeros((), jnp.int32),
             inner_state=self.inner.init(params),
         )
 

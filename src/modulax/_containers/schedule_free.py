@@ -12,9 +12,9 @@ from .._protocol.container import in_dtypes_of, required_part
 from .._protocol.fields import Number, followed, number, required_number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect
-from .._support.arithmetic import at_least_float32, copy_in, default_float, moment, ratio, safe_increment
+from .._support.arithmetic import at_least_float32, copy_in, moment, ratio, safe_increment
 from .._support.checks import FRACTION
-from .._support.module import AbstractState, like_params, nested, shared, with_fields
+from .._support.module import AbstractState, first_values, like_params, nested, shared, with_fields
 from .._support.types import Count, Follow, Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import map_arithmetic
@@ -31,9 +31,9 @@ class ScheduleFreeState(AbstractState):
 
     optax_fields = ("b1", "weight_sum", "step_count", "max_lr", "base_optimizer_state", "z")
 
-    weight_sum: Float[Array, ""] = shared(kw_only=True)  # the second field in optax
+    weight_sum: Float[Array, ""] = shared(kw_only=True, starts=0.0)  # the second field in optax
     step_count: Count = shared(kw_only=True, origin=lambda rule: _first_step(rule))
-    max_lr: Float[Array, ""] = shared(kw_only=True)
+    max_lr: Float[Array, ""] = shared(kw_only=True, starts=0.0)
     base_optimizer_state: State = nested()
     z: PyTree = like_params(copied=True)
     x: PyTree = like_params(copied=True)
@@ -108,9 +108,8 @@ class ScheduleFree(AbstractSteering):
 
         step_count = jnp.full((), _first_step(self), jnp.int32)
         return ScheduleFreeState(
-            weight_sum=jnp.zeros((), default_float()),
+            **first_values(ScheduleFreeState),
             step_count=step_count,
-            max_lr=jnp.zeros((), default_float()),
             base_optimizer_state=self._inside(step_count).init(params),
             z=copied(params),
             x=copied(params),

@@ -13,7 +13,7 @@ from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect, Move
 from .._support.arithmetic import default_float, loss_of, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE, POSITIVE
-from .._support.module import AbstractState, nested, shared, with_fields
+from .._support.module import AbstractState, first_values, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
 from .._transforms.running_norm import present, pushed
 from ..tree._math import norm
@@ -35,11 +35,11 @@ class SkipSpikesState(AbstractState):
     finite values so far.
     """
 
-    skipped: Count = shared(metric=True)
-    consecutive_skips: Count = shared(metric=True)
+    skipped: Count = shared(starts=0, metric=True)
+    consecutive_skips: Count = shared(starts=0, metric=True)
     measurements: dict[str, Float[Array, ""]] = shared(metric=True)
     window: dict[str, Float[Array, " window"]] = shared()
-    count: Count = shared()
+    count: Count = shared(starts=0)
     inner_state: State = nested()
 
 
@@ -107,11 +107,9 @@ class SkipSpikes(AbstractGate):
         """Return the inner state, counters at zero, and an empty window."""
         zeros = {name: jnp.zeros((), default_float()) for name in self._names()}
         return SkipSpikesState(
-            skipped=jnp.zeros((), jnp.int32),
-            consecutive_skips=jnp.zeros((), jnp.int32),
+            **first_values(SkipSpikesState),
             measurements=_labelled(zeros, {name: _no_threshold() for name in zeros}),
             window={name: jnp.zeros(self.window, default_float()) for name in zeros},
-            count=jnp.zeros((), jnp.int32),
             inner_state=self.inner.init(params),
         )
 

@@ -29,7 +29,7 @@ from typing_extensions import TypeVar
 
 from .._support.arithmetic import at_least_float32, default_float, no_steps, safe_increment
 from .._support.failures import at_leaf, located
-from .._support.module import AbstractState, kind_of
+from .._support.module import AbstractState, first_values, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
 from ..tree._leafmap import LeafFunction, cast_all, map_leaves, promotion_of
@@ -117,7 +117,9 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         return self.prepare(count)
 
     def init_shared(self, params: Params) -> dict[str, Array]:
-        """Return the initial values of the fields declared with `shared(None)`, by name; the counter is left out.
+        """Return the initial values of the fields declared with `shared(None)`, by name.
+
+        The counter and the fields declared with `shared(None, starts=...)` are left out.
 
         Make scalars with `jnp.array(x, default_float())`, which copies: a state must not share arrays with the rule.
 
@@ -205,7 +207,7 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         trees = {name: tree(name) for name in tree_fields(example)}
         counter = _counter(example)
         count = {counter.name: no_steps()} if counter else {}
-        return type(example)(**count, **self.init_shared(params), **trees)
+        return type(example)(**count, **first_values(example), **self.init_shared(params), **trees)
 
     def at(self, state: StateT) -> Self:
         """Return this rule with its schedules replaced by their current values, if its state counts the steps.

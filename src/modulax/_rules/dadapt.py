@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 
 from .. import authoring as ma
 from .._support.types import FollowReference
-from .._transforms.distance_estimate import estimated_rate, first_estimate, wide_zeros
+from .._transforms.distance_estimate import estimated_rate, wide_zeros
 from ..tree._math import inner, total
 from .step_with_decay import AbstractDecayAtEstimate, AbstractEstimatingOptimizer, AbstractEstimatingRule
 
@@ -24,7 +24,7 @@ class DAdaptAdamWState(ma.AbstractState):
     exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)
     grad_sum: ma.PyTree = ma.like_params()
     estim_lr: ma.Shared[ma.Scalar] = ma.shared(None, metric=True)
-    numerator_weighted: ma.Shared[ma.Scalar] = ma.shared(None)
+    numerator_weighted: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -95,7 +95,7 @@ class ScaleByDAdaptAdam(AbstractDAdaptAdam, AbstractEstimatingRule, ma.AbstractL
 
     def init_shared(self, params):
         del params
-        return first_estimate(self.estim_lr0)
+        return {"estim_lr": jnp.array(self.estim_lr0, ma.default_float())}
 
     def survey(self, count, state, updates, params, **extra):
         del count, params, extra

@@ -45,9 +45,9 @@ class DoGState(ma.AbstractState):
     optax_fields = ("is_init_step", "init_params", "max_dist", "sum_sq_norm_grads")
 
     init_params: ma.PyTree = ma.like_params(copied=True)
-    is_init_step: ma.Shared[Bool[ma.Array, ""]] = ma.shared(None, kw_only=True)  # the first field in optax
+    is_init_step: ma.Shared[Bool[ma.Array, ""]] = ma.shared(None, kw_only=True, starts=True)  # the first field in optax
     max_dist: ma.Shared[ma.Scalar] = ma.shared(None, kw_only=True)
-    sum_sq_norm_grads: ma.Shared[ma.Scalar] = ma.shared(None, kw_only=True)
+    sum_sq_norm_grads: ma.Shared[ma.Scalar] = ma.shared(None, kw_only=True, starts=0.0)
 
 
 class DoGNumbers(NamedTuple):
@@ -111,11 +111,7 @@ class ScaleByDoG(AbstractDoG, ma.AbstractLeafwise[DoGState]):
             # The first step sets the distance, which is measured from the second step on.
             "learning_rate": jnp.zeros_like,
         }
-        return {
-            "is_init_step": jnp.array(True),
-            "max_dist": jnp.array(first[self.init_step.kind](self.init_step.value), ma.default_float()),
-            "sum_sq_norm_grads": jnp.zeros((), ma.default_float()),
-        }
+        return {"max_dist": jnp.array(first[self.init_step.kind](self.init_step.value), ma.default_float())}
 
     def survey(self, count, state, updates, params, **extra):
         del count, extra
@@ -146,7 +142,7 @@ class DoWGState(ma.AbstractState):
     optax_fields = ("init_params", "weighted_sq_norm_grads", "estim_sq_dist")
 
     init_params: ma.PyTree = ma.like_params(copied=True)
-    weighted_sq_norm_grads: ma.Shared[ma.Scalar] = ma.shared(None)
+    weighted_sq_norm_grads: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     estim_sq_dist: ma.Shared[ma.Scalar] = ma.shared(None)
 
 
@@ -199,10 +195,7 @@ class ScaleByDoWG(AbstractDoWG, ma.AbstractLeafwise[DoWGState]):
     def init_shared(self, params):
         del params
         first = self.eps if self.init_estim_sq_dist is None else self.init_estim_sq_dist
-        return {
-            "weighted_sq_norm_grads": jnp.zeros((), ma.default_float()),
-            "estim_sq_dist": jnp.array(first, ma.default_float()),
-        }
+        return {"estim_sq_dist": jnp.array(first, ma.default_float())}
 
     def survey(self, count, state, updates, params, **extra):
         del count, extra

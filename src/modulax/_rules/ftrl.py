@@ -14,7 +14,7 @@ class ScaleByFTRLState(ma.AbstractState):
 
     sum_of_squares: ma.PyTree = ma.like_params(exact=True, nonnegative=True)
     z: ma.PyTree = ma.like_params(exact=True)
-    last_rate: ma.Shared[ma.Scalar] = ma.shared(None)
+    last_rate: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -81,10 +81,6 @@ class ScaleByFTRL(AbstractFTRL, ma.AbstractLeafwise[ScaleByFTRLState]):
             sum_of_squares=ma.second_moment_like(p, ma.at_start(self.initial_accumulator_value)),
             z=jnp.zeros_like(p, ma.at_least_float32(p.dtype)),
         )
-
-    def init_shared(self, params):
-        del params
-        return {"last_rate": jnp.zeros((), ma.default_float())}
 
     def _prepare(self, count, state):
         del count

@@ -48,7 +48,7 @@ class KronState(ma.AbstractState):
     mu: ma.PyTree = ma.like_params(moment=1.0)
     left: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
     right: ma.PyTree = ma.like_params(exact=True, per_matrix=True)
-    update_counter: ma.Shared[ma.Count] = ma.shared(None)
+    update_counter: ma.Shared[ma.Count] = ma.shared(None, starts=0)
     rng_key: ma.Shared[ma.Array] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.shared(None)
 
@@ -202,7 +202,7 @@ class ScaleByKron(AbstractKron, ma.AbstractMatrixwise[KronState]):
 
     def init_shared(self, params):
         del params
-        return {"update_counter": jnp.zeros((), jnp.int32), "rng_key": jnp.array(self.key, copy=True)}
+        return {"rng_key": jnp.array(self.key, copy=True)}
 
     def _prepare(self, count, state):
         since = safe_increment(state.update_counter)

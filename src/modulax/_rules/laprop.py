@@ -21,7 +21,7 @@ class ScaleByLaPropState(ma.AbstractState):
     # Exact, because a difference of the two is divided by.
     mean: ma.PyTree = ma.like_params(exact=True)
     mean_square: ma.PyTree = ma.like_params(exact=True, nonnegative=True)
-    mean_rate: ma.Shared[ma.Scalar] = ma.shared(None)
+    mean_rate: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -95,10 +95,6 @@ class ScaleByLaProp(AbstractLaProp, ma.AbstractLeafwise[ScaleByLaPropState]):
             mean=ma.zeros_in(p, ma.at_least_float32(p.dtype)) if self.centered else None,
             mean_square=ma.second_moment_like(p) if self.centered else None,
         )
-
-    def init_shared(self, params):
-        del params
-        return {"mean_rate": jnp.zeros((), ma.default_float())}
 
     def _prepare(self, count, state):
         mean_rate = ma.moment(self.b1, state.mean_rate, self.learning_rate)

@@ -22,8 +22,8 @@ class MomoState(ma.AbstractState):
     optax_fields = ("exp_avg", "barf", "gamma", "lb", "count")
 
     exp_avg: ma.PyTree = ma.like_params(moment=1.0)
-    barf: ma.Shared[ma.Scalar] = ma.shared(None)
-    gamma: ma.Shared[ma.Scalar] = ma.shared(None)
+    barf: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
+    gamma: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     lb: ma.Shared[ma.Scalar] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.counter()
 
@@ -35,8 +35,8 @@ class MomoAdamState(ma.AbstractState):
 
     exp_avg: ma.PyTree = ma.like_params(moment=1.0)
     exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)
-    barf: ma.Shared[ma.Scalar] = ma.shared(None)
-    gamma: ma.Shared[ma.Scalar] = ma.shared(None)
+    barf: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
+    gamma: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     lb: ma.Shared[ma.Scalar] = ma.shared(None)
     count: ma.Shared[ma.Count] = ma.counter()
 
@@ -51,12 +51,6 @@ class MomoNumbers(NamedTuple):
     barf: ma.Array
     gamma: ma.Array
     lb: ma.Array
-
-
-def start_of_momo(lower_bound: Any) -> dict[str, ma.Array]:
-    """The initial values of the shared fields of the state."""
-    zeros = {name: jnp.zeros((), ma.default_float()) for name in ("barf", "gamma")}
-    return {**zeros, "lb": jnp.array(lower_bound, ma.default_float())}
 
 
 def momo_numbers(
@@ -188,7 +182,7 @@ class ScaleByMoMo(AbstractLossModel, AbstractAverages, ma.AbstractLeafwise[MomoS
 
     def init_shared(self, params):
         del params
-        return start_of_momo(self.lower_bound)
+        return {"lb": jnp.array(self.lower_bound, ma.default_float())}
 
     def survey(self, count, state, updates, params, *, value, **extra):
         del extra
@@ -246,7 +240,7 @@ class ScaleByMoMoAdam(AbstractLossModel, AbstractAdamAverages, ma.AbstractLeafwi
 
     def init_shared(self, params):
         del params
-        return start_of_momo(self.lower_bound)
+        return {"lb": jnp.array(self.lower_bound, ma.default_float())}
 
     def survey(self, count, state, updates, params, *, value, **extra):
         del extra

@@ -62,7 +62,7 @@ class ShampooState(ma.AbstractState):
     left_root: ma.PyTree = ma.like_params(preconditioner=True, per_matrix=True, form=_root_form)
     right_root: ma.PyTree = ma.like_params(preconditioner=True, per_matrix=True, form=_root_form)
     count: ma.Shared[ma.Count] = ma.counter()
-    has_roots: ma.Shared[Bool[ma.Array, ""]] = ma.shared(None, kw_only=True)
+    has_roots: ma.Shared[Bool[ma.Array, ""]] = ma.shared(None, kw_only=True, starts=False)
     grafting_state: ma.PyTree = ma.nested()
 
 
@@ -198,7 +198,7 @@ class ScaleByShampoo(
 
     def init_shared(self, params):
         grafting = ma.EmptyState() if self.grafting is None else self.grafting.init(params)
-        return {"has_roots": jnp.zeros((), bool), "grafting_state": grafting}
+        return {"grafting_state": grafting}
 
     def update(
         self, updates: ma.Updates, state: ShampooState, params: ma.Params | None = None, **extra: Any

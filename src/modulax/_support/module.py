@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
+import jax.numpy as jnp
 
 from .flax_nodes import register_class
 from .optree_nodes import register_module
@@ -218,6 +219,7 @@ def shared(
     default: Any = dataclasses.MISSING,
     *,
     kw_only: bool = False,
+    starts: bool | int | float | None = None,
     metric: bool = False,
     factor: bool = False,
     origin: Callable[[Any], int] | None = None,
@@ -228,6 +230,8 @@ def shared(
         default: default value of the field, if it has one. In the state of an `AbstractLeafwise` use None, because
             `init_leaf` gets a single array; `init_shared` and `share` return the values.
         kw_only: whether the constructor takes it by name only.
+        starts: the first value of a scalar, if it is the same for every rule: False for a flag, 0 for a count, 0.0 for
+            a number in JAX's default float dtype. The `init` of an `AbstractLeafwise` makes it.
         metric: whether `optimizer.metrics(state)` lists it for logs, under the name of the field, or under the names
             inside if the value is a tree of scalars.
         factor: whether a rule multiplies its updates by the value: `optimizer.hyperparameters(state)` lists it, and the
@@ -235,7 +239,7 @@ def shared(
         origin: for a count whose first value depends on an option of the rule, a function of the rule that returns this
             value. `checkpoint.carry` carries the number of steps since then.
     """
-    return _field(default, kw_only, holds="shared", metric=metric, factor=factor, origin=origin)
+    return _field(default, kw_only, holds="shared", starts=starts, metric=metric, factor=factor, origin=origin)
 
 
 def counter(*, steps: bool = True) -> Any:
@@ -250,6 +254,13 @@ def counter(*, steps: bool = True) -> Any:
             can follow it.
     """
     return _field(None, kw_only=True, holds="shared", counts="steps" if steps else "other")
+
+
+def first_values(state: type | AbstractState) -> dict[str, Any]:
+    """Return the first values of the fields that are declared with `shared(starts=...)`, by name."""
+    dtypes = {bool: bool, int: jnp.int32, float: float}
+    starts = {field.name: field.metadata.get("starts") for field in dataclasses.fields(state)}
+    return {name: jnp.full((), x, dtypes[type(x)]) for name, x in starts.items() if x is not None}
 
 
 def nested() -> Any:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Real
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise, StateT
 from .._protocol.transform import EmptyState
-from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, default_float, mean, safe_increment, safe_sqrt
+from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, mean, safe_increment, safe_sqrt
 from .._support.checks import NEVER_NEGATIVE, NON_NEGATIVE
 from .._support.module import AbstractState, shared
 from .._support.types import Count, Shared
@@ -134,8 +134,8 @@ class AbstractNormClip(AbstractLeafwise[StateT]):
 class ClipByGlobalNormState(AbstractState):
     """State of `ClipByGlobalNorm(..., logged=True)`: the last norm before clipping, and the number of clipped steps."""
 
-    norm: Shared[Float[Array, ""]] = shared(None, metric=True)
-    clipped: Shared[Count] = shared(None, metric=True)
+    norm: Shared[Float[Array, ""]] = shared(None, starts=0.0, metric=True)
+    clipped: Shared[Count] = shared(None, starts=0, metric=True)
 
 
 class ClipByGlobalNorm(AbstractNormClip):
@@ -164,11 +164,6 @@ class ClipByGlobalNorm(AbstractNormClip):
     def init_leaf(self, p):
         del p
         return ClipByGlobalNormState() if self.logged else EmptyState()
-
-    def init_shared(self, params):
-        del params
-        zeros = {"norm": jnp.zeros((), default_float()), "clipped": jnp.zeros((), jnp.int32)}
-        return zeros if self.logged else {}
 
     def survey(self, count, state, updates, params, **extra):
         del count, params, extra

@@ -10,7 +10,6 @@ rule, weight decay and sign as one run.
 
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._support.arithmetic import at_least_float32, bias, default_float, safe_sqrt, zeros_in
@@ -19,14 +18,6 @@ from .._support.arithmetic import at_least_float32, bias, default_float, safe_sq
 def wide_zeros(p: Array) -> Array:
     """Zeros in at least float32, for sums of terms that are tiny compared with the parameter."""
     return zeros_in(p, at_least_float32(p.dtype))
-
-
-def first_estimate(estim_lr0: Any) -> dict[str, Array]:
-    """The initial values of the shared fields of the state."""
-    return {
-        "estim_lr": jnp.array(estim_lr0, default_float()),
-        "numerator_weighted": jnp.zeros((), default_float()),
-    }
 
 
 def estimated_rate(rule: Any, state: Any) -> Array:

@@ -14,7 +14,7 @@ from .._protocol.schedule_values import resolve
 from .._roles.find import as_roles
 from .._support.arithmetic import default_float, is_due, no_steps, safe_increment
 from .._support.failures import located
-from .._support.module import with_fields
+from .._support.module import first_values, with_fields
 from .._support.placement import shard_like, typed_like, undivided
 from .._support.types import Params, Updates
 from ..linalg._parts import Parts
@@ -274,7 +274,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         one = jax.eval_shape(self.init_matrix, jax.ShapeDtypeStruct((1, 1), default_float()))
         states = [found.get(i) for i in range(len(leaves))]
         trees = {name: treedef.unflatten([getattr(s, name, None) for s in states]) for name in tree_fields(one)}
-        return with_fields(one, **self.init_shared(params), **trees, count=no_steps())
+        return with_fields(one, **first_values(one), **self.init_shared(params), **trees, count=no_steps())
 
     def update(
         self, updates: Updates, state: StateT, params: Params | None = None, **extra: Any

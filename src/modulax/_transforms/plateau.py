@@ -26,13 +26,13 @@ class ReduceLROnPlateauState(AbstractState):
 
     optax_fields = ("scale", "best_value", "plateau_count", "cooldown_count", "count", "avg_value")
 
-    scale: Shared[Float[Array, ""]] = shared(None, metric=True, factor=True)
+    scale: Shared[Float[Array, ""]] = shared(None, starts=1.0, metric=True, factor=True)
     best_value: Shared[Float[Array, ""]] = shared(None)
-    plateau_count: Shared[Count] = shared(None)
-    cooldown_count: Shared[Count] = shared(None)
+    plateau_count: Shared[Count] = shared(None, starts=0)
+    cooldown_count: Shared[Count] = shared(None, starts=0)
     # The count starts again after every mean, so that no schedule can follow it.
     count: Shared[Count] = counter(steps=False)
-    avg_value: Shared[Float[Array, ""]] = shared(None)
+    avg_value: Shared[Float[Array, ""]] = shared(None, starts=0.0)
 
 
 class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
@@ -82,13 +82,7 @@ class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
 
     def init_shared(self, params):
         del params
-        return {
-            "scale": jnp.ones((), default_float()),
-            "best_value": _nothing_yet(),
-            "plateau_count": jnp.zeros((), jnp.int32),
-            "cooldown_count": jnp.zeros((), jnp.int32),
-            "avg_value": jnp.zeros((), default_float()),
-        }
+        return {"best_value": _nothing_yet()}
 
     def survey(self, count, state, updates, params, *, value, **extra):
         del count, updates, params, extra

@@ -41,11 +41,11 @@ class ClipByRunningNormState(AbstractState):
     the norms, of which `seen` were recorded.
     """
 
-    norm: Shared[Float[Array, ""]] = shared(None, metric=True)
-    clipped: Shared[Count] = shared(None, metric=True)
-    mean: Shared[Float[Array, ""]] = shared(None)
-    variance: Shared[Float[Array, ""]] = shared(None)
-    seen: Shared[Count] = shared(None)
+    norm: Shared[Float[Array, ""]] = shared(None, starts=0.0, metric=True)
+    clipped: Shared[Count] = shared(None, starts=0, metric=True)
+    mean: Shared[Float[Array, ""]] = shared(None, starts=0.0)
+    variance: Shared[Float[Array, ""]] = shared(None, starts=0.0)
+    seen: Shared[Count] = shared(None, starts=0)
     count: Shared[Count] = counter()
 
 
@@ -90,11 +90,6 @@ class ClipByRunningNorm(AbstractNormClip[ClipByRunningNormState]):
         del p
         return ClipByRunningNormState()
 
-    def init_shared(self, params):
-        del params
-        zeros = {name: jnp.zeros((), default_float()) for name in ("norm", "mean", "variance")}
-        return zeros | {name: jnp.zeros((), jnp.int32) for name in ("clipped", "seen")}
-
     def survey(self, count, state, updates, params, **extra):
         del count, params, extra
         total = norm(updates)
@@ -129,10 +124,10 @@ class ClipByNormPercentileState(AbstractState):
     newest at the end, and `seen` is the number of norms so far.
     """
 
-    norm: Shared[Float[Array, ""]] = shared(None, metric=True)
-    clipped: Shared[Count] = shared(None, metric=True)
+    norm: Shared[Float[Array, ""]] = shared(None, starts=0.0, metric=True)
+    clipped: Shared[Count] = shared(None, starts=0, metric=True)
     window: Shared[Float[Array, " window"]] = shared(None)
-    seen: Shared[Count] = shared(None)
+    seen: Shared[Count] = shared(None, starts=0)
     count: Shared[Count] = counter()
 
 
@@ -172,9 +167,7 @@ class ClipByNormPercentile(AbstractNormClip[ClipByNormPercentileState]):
 
     def init_shared(self, params):
         del params
-        zeros = {name: jnp.zeros((), jnp.int32) for name in ("clipped", "seen")}
-        window = jnp.zeros(self.window, default_float())
-        return zeros | {"norm": jnp.zeros((), default_float()), "window": window}
+        return {"window": jnp.zeros(self.window, default_float())}
 
     def survey(self, count, state, updates, params, **extra):
         del count, params, extra

@@ -61,8 +61,8 @@ class AccumulateAvgUpdatesState(AbstractState):
     optax_fields = ("micro_step", "ready", "avg_grad")
 
     avg_grad: PyTree = like_params(exact=True)
-    micro_step: Shared[Count] = shared(None, kw_only=True)
-    ready: Shared[Bool[Array, ""]] = shared(None, kw_only=True)
+    micro_step: Shared[Count] = shared(None, kw_only=True, starts=0)
+    ready: Shared[Bool[Array, ""]] = shared(None, kw_only=True, starts=False)
 
 
 class _Now(NamedTuple):
@@ -100,12 +100,6 @@ class AccumulateAvgUpdates(AbstractLeafwise):
         if self.accumulation_steps == 1:
             return EmptyState()
         return AccumulateAvgUpdatesState(avg_grad=zeros_in(p, at_least_float32(p.real.dtype)))
-
-    def init_shared(self, params):
-        del params
-        if self.accumulation_steps == 1:
-            return {}
-        return {"micro_step": jnp.zeros((), jnp.int32), "ready": jnp.zeros((), bool)}
 
     def survey(self, count, state, updates, params, **extra):
         del count, updates, params, extra
