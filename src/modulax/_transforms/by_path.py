@@ -43,24 +43,51 @@ class AbstractMultiplier(AbstractLeafwise):
     """Multiplies the update of every parameter by a number that its path chooses."""
 
     @abc.abstractmethod
+    def _rule(self) -> AbstractLabels:
+        """Return the labels of the leaves."""
+
+    @abc.abstractmethod
+    def _multiplier(self, label):
+        """Return the multiplier of the leaves with a label; a tuple of them for blocks that are stacked."""
+
+    def _labels(self, tree):
+        return self._rule().labels(tree)
+
+    def _by_label(self, tree):
+        return {label: self._multiplier(label) for label in dict.fromkeys(self._labels(tree))}
+
+    def init_leaf(self, p):
+        """Return a step count if a number is a schedule."""
+        del p
+        # A constant needs no step count, so that a chain of constants has no counter in its state.
+        return MultiplierState() if has_schedule(self) else EmptyState()
+
+    def where(self, tree):
+        """Return the multiplier of every leaf, in JAX's order; an array of them for blocks that are stacked."""
+        found = self._by_label(tree)
+        values = {k: jnp.stack(x) if isinstance(x, tuple) and not has_schedule(x) else x for k, x in found.items()}
+        return [values[k] for k in self._labels(tree)]
+
     def multipliers_of(self, tree: PyTree) -> list[Any]:
         """Return the multiplier of every leaf, in JAX's order; a tuple of them for blocks that are stacked.
 
         Args:
             tree: the parameters, or a tree like them.
         """
+        found = self._by_label(tree)
+        return [found[k] for k in self._labels(tree)]
 
-    @abc.abstractmethod
     def multipliers_by_pattern(self) -> list[tuple[str, Any]]:
         """Return pairs of a pattern and its multiplier, for a log; for stacked blocks a tuple of multipliers."""
+        return [(text, self._multiplier(k)) for text, k in self._rule().patterns()]
 
-    @abc.abstractmethod
     def patterns_of(self, tree: PyTree) -> list[str | None]:
         """Return the pattern of every leaf, in JAX's order; None for a leaf that has its multiplier without one.
 
         Args:
             tree: the parameters, or a tree like them.
         """
+        return self._rule().winners(tree)
 
     def _effect(self, tree):
         return Effect(self.multipliers_of(tree))
@@ -91,26 +118,11 @@ class ScaleByPath(AbstractMultiplier):
 
     multipliers: Any = required_numbers(arranged=_as_multipliers)
 
-    def init_leaf(self, p):
-        del p
-        # A constant needs no step count, so that a chain of constants has no counter in its state.
-        return MultiplierState() if has_schedule(self.multipliers) else EmptyState()
-
-    def where(self, tree):
-        return self.multipliers_of(tree)
-
-    def multipliers_of(self, tree):
-        numbers = list(self.multipliers.values())
-        return [numbers[i] for i in self._patterns().labels(tree)]
-
-    def multipliers_by_pattern(self):
-        return list(self.multipliers.items())
-
-    def patterns_of(self, tree):
-        return self._patterns().winners(tree)
-
-    def _patterns(self):
+    def _rule(self):
         return by_path({pattern: i for i, pattern in enumerate(self.multipliers)})
+
+    def _multiplier(self, label):
+        return list(self.multipliers.values())[label]
 
     def update_leaf(self, now, g, s, p):
         del p
@@ -153,30 +165,11 @@ class ScaleByDepth(AbstractMultiplier):
             raise ValueError('`ScaleByDepth` needs `exponents`, such as `by_path({"blocks.0.*": 1, "*": 0})`.')
         check_integer("ScaleByDepth", "axis", self.axis, least=0)
 
-    def init_leaf(self, p):
-        del p
-        return MultiplierState() if has_schedule(self.factor) else EmptyState()
-
-    def where(self, tree):
-        found = self._by_label(tree)
-        values = {k: jnp.stack(x) if isinstance(x, tuple) and not has_schedule(x) else x for k, x in found.items()}
-        return [values[k] for k in self._labels(tree)]
-
-    def multipliers_of(self, tree):
-        found = self._by_label(tree)
-        return [found[k] for k in self._labels(tree)]
-
-    def multipliers_by_pattern(self):
-        exponents: AbstractLabels = self.exponents
-        return [(text, self._multiplier(k)) for text, k in exponents.patterns()]
-
-    def patterns_of(self, tree):
-        exponents: AbstractLabels = self.exponents
-        return exponents.winners(tree)
+    def _rule(self):
+        return self.exponents
 
     def _labels(self, tree):
-        exponents: AbstractLabels = self.exponents
-        labels = exponents.labels(tree)
+        labels = super()._labels(tree)
         for path, label in zip(leaf_paths(tree), labels, strict=True):
             if not all(type(k) is int for k in (label if isinstance(label, tuple) else (label,))):
                 raise ValueError(
@@ -185,12 +178,8 @@ class ScaleByDepth(AbstractMultiplier):
                 )
         return labels
 
-    def _by_label(self, tree):
-        labels = dict.fromkeys(self._labels(tree))
-        return {k: self._multiplier(k) for k in labels}
-
-    def _multiplier(self, exponent):
-        return tuple(map(self._power, exponent)) if isinstance(exponent, tuple) else self._power(exponent)
+    def _multiplier(self, label):
+        return tuple(map(self._power, label)) if isinstance(label, tuple) else self._power(label)
 
     def _power(self, exponent):
         if is_schedule(self.factor):  # for `describe`; in `update` it is a number
