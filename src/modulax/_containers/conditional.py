@@ -79,6 +79,28 @@ class ApplyIfFinite(AbstractGate):
         )
 
 
+class AbstractConditional(AbstractContainer):
+    """A container that runs its part where a condition on the step holds."""
+
+    inner: AbstractTransform = required_part()
+    should_transform_fn: Callable[..., Any] = eqx.field(static=True)
+    forward_extra_args: bool = eqx.field(static=True, default=False)
+
+    is_arraywise: ClassVar[bool] = True
+
+    def check(self) -> None:
+        if not callable(self.should_transform_fn):
+            raise ValueError(
+                f"`{type(self).__name__}(should_transform_fn=...)` must be a function of the step, got "
+                f"{self.should_transform_fn!r}. Write `lambda step: step < 1000`."
+            )
+
+    def _is_time(self, step: Array, extra: Mapping[str, Any]) -> Array:
+        given = extra if self.forward_extra_args else {}
+        call = f"`{type(self).__name__}(should_transform_fn=...)`"
+        return boolean(call, call_user(self.should_transform_fn, step, **given))
+
+
 class ConditionallyTransformState(AbstractState):
     """State of `ConditionallyTransform`: the state of the inner transform, and the number of calls."""
 
@@ -88,7 +110,7 @@ class ConditionallyTransformState(AbstractState):
     step: Count = shared()
 
 
-class ConditionallyTransform(AbstractContainer):
+class ConditionallyTransform(AbstractConditional):
     """Runs a transform only if a condition on the step holds; otherwise the updates pass through unchanged.
 
         ConditionallyTransform(AddNoise(0.01, 0.55, seed), lambda step: step < 1000)
@@ -106,14 +128,8 @@ class ConditionallyTransform(AbstractContainer):
         ValueError: if the inner transform takes per-example gradients, which cannot pass through.
     """
 
-    inner: AbstractTransform = required_part()
-    should_transform_fn: Callable[..., Any] = eqx.field(static=True)
-    forward_extra_args: bool = eqx.field(static=True, default=False)
-
-    is_arraywise: ClassVar[bool] = True
-
     def check(self) -> None:
-        _check_condition(self)
+        super().check()
         if self.inner.example_axes:
             raise ValueError(
                 "`ConditionallyTransform` returns the updates unchanged when its transform does not run, but this one "
@@ -128,7 +144,7 @@ class ConditionallyTransform(AbstractContainer):
         self, updates: Updates, state: ConditionallyTransformState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, ConditionallyTransformState]:
         """Run one step of the inner transform if the condition holds; else return the updates unchanged."""
-        is_time = _is_time(self, state.step, extra)
+        is_time = self._is_time(state.step, extra)
         zeros = zeros_returned(self.inner, updates, state.inner_state, params, extra)
         # Both branches of a `cond` must return the same dtypes, and the transform may widen its updates.
         unchanged = jtu.tree_map(lambda u, zero: u.astype(zero.dtype), updates, zeros)
@@ -149,7 +165,7 @@ class ConditionallyMaskState(AbstractState):
     inner_state: State = nested()
 
 
-class ConditionallyMask(AbstractGate):
+class ConditionallyMask(AbstractConditional, AbstractGate):
     """Runs a transform only if a condition on the step or the loss holds; otherwise the updates are zero.
 
         ConditionallyMask(AdamW(1e-3), lambda step, value, **extra: value < 10.0, forward_extra_args=True)
@@ -164,35 +180,12 @@ class ConditionallyMask(AbstractGate):
         forward_extra_args: whether to pass the extra arguments of `update` to `should_transform_fn`, by name.
     """
 
-    inner: AbstractTransform = required_part()
-    should_transform_fn: Callable[..., Any] = eqx.field(static=True)
-    forward_extra_args: bool = eqx.field(static=True, default=False)
-
-    is_arraywise: ClassVar[bool] = True
-
-    def check(self) -> None:
-        _check_condition(self)
-
     def init(self, params: Params) -> ConditionallyMaskState:
         """Return a step count of zero, and the inner state."""
         return ConditionallyMaskState(jnp.zeros((), jnp.int32), self.inner.init(params))
 
     def gate(self, updates: Updates, state: ConditionallyMaskState, move: Move[T]) -> tuple[T, ConditionallyMaskState]:
         """Run one step of the inner transform if the condition holds; else return zeros."""
-        is_time = _is_time(self, state.step, move.extra)
+        is_time = self._is_time(state.step, move.extra)
         moved, inner_state = step_if(is_time, self.inner, updates, state.inner_state, move)
         return moved, ConditionallyMaskState(safe_increment(state.step), inner_state)
-
-
-def _check_condition(transform: "ConditionallyTransform | ConditionallyMask") -> None:
-    if not callable(transform.should_transform_fn):
-        raise ValueError(
-            f"`{type(transform).__name__}(should_transform_fn=...)` must be a function of the step, got "
-            f"{transform.should_transform_fn!r}. Write `lambda step: step < 1000`."
-        )
-
-
-def _is_time(transform: ConditionallyTransform | ConditionallyMask, step: Array, extra: Mapping[str, Any]) -> Array:
-    given = extra if transform.forward_extra_args else {}
-    call = f"`{type(transform).__name__}(should_transform_fn=...)`"
-    return boolean(call, call_user(transform.should_transform_fn, step, **given))

@@ -1,7 +1,7 @@
 """Means of per-example updates, over one batch or several."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,34 +22,7 @@ from ..authoring import (
     zeros_in,
 )
 from ..numerics import at_least_float32, safe_increment
-from ._base import AbstractAggregator, as_axes, check_steps, means
-
-
-class AveragePerElementUpdates(AbstractAggregator):
-    r"""The mean of per-example updates, $u = \frac 1 n \sum_i g_i$.
-
-    Args:
-        per_elt_axis: example axis, or several.
-    """
-
-    per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:
-        return as_axes(self.per_elt_axis)
-
-    def init(self, params: Params) -> EmptyState:
-        """Return the empty state."""
-        del params
-        return EmptyState()
-
-    def aggregate(
-        self, updates: Updates, state: EmptyState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, dict[str, Any], EmptyState]:
-        """Average over the examples."""
-        del params, extra
-        mean = means(updates, self.example_axes)
-        return jtu.tree_map(lambda m, g: m.astype(g.dtype), mean, updates), {}, state
+from ._base import AbstractOverAxes, as_axes, check_steps, means
 
 
 class AccumulateAvgUpdatesState(AbstractState):
@@ -123,27 +96,10 @@ class AccumulateAvgUpdates(AbstractLeafwise):
         return jnp.where(now.is_last, mean, zero), new_state
 
 
-def _axes_or_none(axes: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if axes is None else as_axes(axes)
+class AbstractAveraging(AbstractOverAxes):
+    """The mean over the examples of one batch or several."""
 
-
-class AverageIncrementallyUpdates(AbstractAggregator):
-    """The mean over the examples of several batches: `AveragePerElementUpdates`, then `AccumulateAvgUpdates`.
-
-    Args:
-        per_elt_axis: example axis, or several. None if the updates are already those of a whole batch.
-        accumulation_steps: number of batches to average. With 1 there is no state.
-    """
-
-    per_elt_axis: int | Sequence[int] | None = eqx.field(static=True, converter=_axes_or_none)
-    accumulation_steps: int = eqx.field(static=True)
-
-    def check(self) -> None:
-        check_steps(self, self.accumulation_steps)
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:
-        return () if self.per_elt_axis is None else as_axes(self.per_elt_axis)
+    accumulation_steps: eqx.AbstractVar[int]
 
     def init(self, params: Params) -> State:
         """Return the state of `AccumulateAvgUpdates`."""
@@ -156,3 +112,34 @@ class AverageIncrementallyUpdates(AbstractAggregator):
         mean = means(updates, self.example_axes) if self.example_axes else updates
         mean, state = AccumulateAvgUpdates(self.accumulation_steps).update(mean, state, params, **extra)
         return jtu.tree_map(lambda m, g: m.astype(g.dtype), mean, updates), {}, state
+
+
+class AveragePerElementUpdates(AbstractAveraging):
+    r"""The mean of per-example updates, $u = \frac 1 n \sum_i g_i$.
+
+    Args:
+        per_elt_axis: example axis, or several.
+    """
+
+    per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
+
+    accumulation_steps: ClassVar[int] = 1
+
+
+def _axes_or_none(axes: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if axes is None else as_axes(axes)
+
+
+class AverageIncrementallyUpdates(AbstractAveraging):
+    """The mean over the examples of several batches: `AveragePerElementUpdates`, then `AccumulateAvgUpdates`.
+
+    Args:
+        per_elt_axis: example axis, or several. None if the updates are already those of a whole batch.
+        accumulation_steps: number of batches to average. With 1 there is no state.
+    """
+
+    per_elt_axis: int | Sequence[int] | None = eqx.field(static=True, converter=_axes_or_none)
+    accumulation_steps: int = eqx.field(static=True)
+
+    def check(self) -> None:
+        check_steps(self, self.accumulation_steps)

@@ -49,6 +49,16 @@ class AbstractAggregator(AbstractTransform):
         return aggregated, state
 
 
+class AbstractOverAxes(AbstractAggregator):
+    """An aggregator whose examples are on axes of its own choice."""
+
+    per_elt_axis: eqx.AbstractVar[Any]
+
+    @property
+    def example_axes(self) -> tuple[int, ...]:
+        return () if self.per_elt_axis is None else as_axes(self.per_elt_axis)
+
+
 @runtime_checkable
 class AggregatorUpdateFn(Protocol):
     """The signature of the update function of an `Aggregator`."""

@@ -32,7 +32,7 @@ from ..authoring import (
 )
 from ..numerics import abs_sq, at_least_float32, safe_increment
 from ..tree import get_all_with_path
-from ._base import AbstractAggregator, as_axes, check_steps, get_batch_size_from_per_elt_updates, wide
+from ._base import AbstractOverAxes, as_axes, check_steps, get_batch_size_from_per_elt_updates, wide
 
 
 class PerElementMeanAndSumSqDiffGradsState(AbstractState):
@@ -50,7 +50,7 @@ class PerElementMeanAndSumSqDiffGradsState(AbstractState):
     sum_sq_diff_grads: PyTree = like_params(exact=True)
 
 
-class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
+class GetPerElementMeanAndSumSqDiffGrads(AbstractOverAxes):
     r"""The mean of per-example updates, and the sum of squared differences from it, over one or more batches.
 
     $$
@@ -80,10 +80,6 @@ class GetPerElementMeanAndSumSqDiffGrads(AbstractAggregator):
 
     def check(self) -> None:
         check_steps(self, self.accumulation_steps)
-
-    @property
-    def example_axes(self) -> tuple[int, ...]:
-        return as_axes(self.per_elt_axis)
 
     def init(self, params: Params) -> State:
         """Return zeros, or the empty state for a single batch."""
