@@ -1,9 +1,10 @@
 """`ParamEMA` and `ParamAverage`: averages of the parameters, for evaluation and deployment.
 
-Both count the steps of their inner transform, and take the parameters after every `every`-th step from `start` on
-(`_is_due`). The updates pass through unchanged.
+Both count the steps of their inner transform, and take the parameters after every `every`-th step from `start` on.
+The updates pass through unchanged.
 """
 
+import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -18,7 +19,7 @@ from .._protocol.schedule_values import resolve
 from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, ratio, safe_increment
 from .._support.checks import DECAY, NON_NEGATIVE, WHOLE
-from .._support.module import AbstractState, like_params, nested, shared
+from .._support.module import AbstractState, like_params, nested, shared, with_fields
 from .._support.placement import typed_like
 from .._support.types import Count, Params, State, Updates
 from ..tree._align import align
@@ -26,15 +27,8 @@ from ..tree._leafmap import map_arithmetic, map_leaves
 from ..tree._math import choose
 
 
-def _is_due(count: Array, start: Any, every: Any) -> tuple[Array, Array]:
-    """Whether averaging has begun after this number of steps, and whether the parameters are averaged now."""
-    # In integers, because float32 counts exactly to 2**24 only.
-    since = count - jnp.asarray(start).astype(count.dtype)
-    return since > 0, (since > 0) & (since % jnp.asarray(every).astype(count.dtype) == 0)
-
-
-def _moved(average: PyTree, params: Params, steps: Updates, rate: Any, moves: Array, owner: str) -> PyTree:
-    """The average, moved by a fraction of the way to the parameters after a step, if it moves at all."""
+def _moved(average: PyTree, new: Params, rate: Any, moves: Array, owner: str) -> PyTree:
+    """The average, moved by a fraction of the way to new parameters, if it moves at all."""
 
     def move(now: Any, mean: Array, p: Array) -> list[Array]:
         rate, moves = now
@@ -42,9 +36,8 @@ def _moved(average: PyTree, params: Params, steps: Updates, rate: Any, moves: Ar
         nearer = jnp.where(rate < 1, mean + rate * (p - mean), p)  # with the whole rate exactly the parameters
         return [jnp.where(moves, nearer, mean)]
 
-    means, put = align(average, steps, owner)
-    new = jtu.tree_leaves(applied(sums, params, steps))
-    (means,) = map_arithmetic(move, (rate, moves), (means, new), (means,))
+    means, put = align(average, new, owner)
+    (means,) = map_arithmetic(move, (rate, moves), (means, jtu.tree_leaves(new)), (means,))
     return put(means)
 
 
@@ -57,6 +50,32 @@ class AbstractParameterAverage(AbstractContainer):
     clock: ClassVar[Clock] = "steps"
     is_arraywise: ClassVar[bool] = True
     is_one_pass: ClassVar[bool] = True
+
+    inner: eqx.AbstractVar[AbstractTransform]
+    start: eqx.AbstractVar[Number]
+    every: eqx.AbstractVar[Number]
+
+    @abc.abstractmethod
+    def averaged(self, state: Any, new: Params, has_begun: Array, is_due: Array) -> Any:
+        """Return the state with another average, with schedules at their values.
+
+        Args:
+            state: the state before the step.
+            new: the parameters after the step, in the structure of the updates.
+            has_begun: whether averaging has begun.
+            is_due: whether the parameters are averaged now.
+        """
+
+    def update(self, updates: Updates, state: Any, params: Params | None = None, **extra: Any) -> tuple[Updates, Any]:
+        """Run one step of the inner transform, and average the parameters after it."""
+        now = resolve(self, state.count)
+        steps, inner_state = now.inner.update(updates, state.inner_state, params, **extra)
+        count = safe_increment(state.count)
+        # In integers, because float32 counts exactly to 2**24 only.
+        since = count - jnp.asarray(now.start).astype(count.dtype)
+        is_due = (since > 0) & (since % jnp.asarray(now.every).astype(count.dtype) == 0)
+        state = now.averaged(state, applied(sums, params, steps), since > 0, is_due)
+        return steps, with_fields(state, inner_state=inner_state, count=count)
 
 
 class ParamEMAState(AbstractState):
@@ -130,27 +149,17 @@ class ParamEMA(AbstractParameterAverage):
             ema=jtu.tree_map(lambda p: copy_in(p, self.dtype or at_least_float32(p.dtype)), params),
         )
 
-    def update(
-        self, updates: Updates, state: ParamEMAState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ParamEMAState]:
-        """Run one step of the inner transform, and average the parameters after it."""
-        now = resolve(self, state.count)
-        steps, inner_state = now.inner.update(updates, state.inner_state, params, **extra)
-        count = safe_increment(state.count)
-        has_begun, is_due = _is_due(count, now.start, now.every)
+    def averaged(self, state: ParamEMAState, new: Params, has_begun: Array, is_due: Array) -> ParamEMAState:
+        """Return the state with the average moved towards the parameters."""
         # Normalized at every step and not at the evaluation: the average in the state is always a mean of parameters,
         # and a schedule of the decay is normalized exactly.
-        weight = 1 - jnp.asarray(now.decay).astype(state.weight_sum.dtype)
+        weight = 1 - jnp.asarray(self.decay).astype(state.weight_sum.dtype)
         # Not the decayed sum plus the weight: with `debias=False`, this one stays exactly 1.
         weight_sum = state.weight_sum + weight * (1 - state.weight_sum)
         # Until it begins the average is the parameters, from which it starts without `debias`.
         rate = jnp.where(has_begun, ratio(weight, weight_sum), 1)
-        return steps, ParamEMAState(
-            inner_state=inner_state,
-            count=count,
-            weight_sum=jnp.where(is_due, weight_sum, state.weight_sum),
-            ema=_moved(state.ema, params, steps, rate, is_due | ~has_begun, "ParamEMA.update"),
-        )
+        ema = _moved(state.ema, new, rate, is_due | ~has_begun, "ParamEMA.update")
+        return with_fields(state, weight_sum=jnp.where(is_due, weight_sum, state.weight_sum), ema=ema)
 
     # Overridden because the average replaces the evaluation parameters of the inner transform.
     def eval_params(self, state: ParamEMAState, params: Params) -> Params:
@@ -226,31 +235,20 @@ class ParamAverage(AbstractParameterAverage):
             snapshots = jtu.tree_map(lambda p: jnp.broadcast_to(p, (self.window, *p.shape)), params)
         return ParamAverageState(inner_state, count, jnp.zeros((), jnp.int32), average, snapshots)
 
-    def update(
-        self, updates: Updates, state: ParamAverageState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, ParamAverageState]:
-        """Run one step of the inner transform, and average the parameters after it."""
-        now = resolve(self, state.count)
-        steps, inner_state = now.inner.update(updates, state.inner_state, params, **extra)
-        count = safe_increment(state.count)
-        _, is_due = _is_due(count, now.start, now.every)
+    def averaged(self, state: ParamAverageState, new: Params, has_begun: Array, is_due: Array) -> ParamAverageState:
+        """Return the state with the parameters in the mean, or as the newest snapshot."""
+        del has_begun
         n = safe_increment(state.num_averaged)
         average, snapshots, owner = state.average, state.snapshots, "ParamAverage.update"
         if self.window is None:
-            average = _moved(average, params, steps, 1 / n.astype(default_float()), is_due, owner)
+            average = _moved(average, new, 1 / n.astype(default_float()), is_due, owner)
         else:
             place = state.num_averaged % self.window
-            buffers, put = align(snapshots, steps, owner)
-            new = jtu.tree_leaves(applied(sums, params, steps))
+            buffers, put = align(snapshots, new, owner)
             # The parameters themselves: a running sum from which the oldest are subtracted would drift.
-            snapshots = put(map_leaves(_store, (place, is_due), list(zip(buffers, new, strict=True))))
-        return steps, ParamAverageState(
-            inner_state=inner_state,
-            count=count,
-            num_averaged=jnp.where(is_due, n, state.num_averaged),
-            average=average,
-            snapshots=snapshots,
-        )
+            snapshots = put(map_leaves(_store, (place, is_due), list(zip(buffers, jtu.tree_leaves(new), strict=True))))
+        num_averaged = jnp.where(is_due, n, state.num_averaged)
+        return with_fields(state, num_averaged=num_averaged, average=average, snapshots=snapshots)
 
     # Overridden because the average replaces the evaluation parameters of the inner transform.
     def eval_params(self, state: ParamAverageState, params: Params) -> Params:

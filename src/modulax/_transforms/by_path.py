@@ -47,7 +47,7 @@ class AbstractMultiplier(AbstractLeafwise):
         """Return the labels of the leaves."""
 
     @abc.abstractmethod
-    def _multiplier(self, label):
+    def _multiplier(self, label: Any) -> Any:
         """Return the multiplier of the leaves with a label; a tuple of them for blocks that are stacked."""
 
     def _labels(self, tree):
@@ -121,7 +121,7 @@ class ScaleByPath(AbstractMultiplier):
     def _rule(self):
         return by_path({pattern: i for i, pattern in enumerate(self.multipliers)})
 
-    def _multiplier(self, label):
+    def _multiplier(self, label: Any) -> Any:
         return list(self.multipliers.values())[label]
 
     def update_leaf(self, now, g, s, p):
@@ -178,7 +178,7 @@ class ScaleByDepth(AbstractMultiplier):
                 )
         return labels
 
-    def _multiplier(self, label):
+    def _multiplier(self, label: Any) -> Any:
         return tuple(map(self._power, label)) if isinstance(label, tuple) else self._power(label)
 
     def _power(self, exponent):

@@ -123,7 +123,7 @@ class AveragePerElementUpdates(AbstractAveraging):
 
     per_elt_axis: int | Sequence[int] = eqx.field(static=True, default=0, converter=as_axes)
 
-    accumulation_steps: ClassVar[int] = 1
+    accumulation_steps: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 def _axes_or_none(axes: int | Sequence[int] | None) -> tuple[int, ...] | None:
