@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import choice
 from .._protocol.masks import received, select
-from .._protocol.optimizer import AbstractOptimizer, after_step, at_step
+from .._protocol.optimizer import AbstractOptimizer, step_counted
 from .._protocol.transform import AbstractTransform, Effect, everything_in
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -178,10 +178,12 @@ class AbstractSignGuided(AbstractContainer):
         """
         if isinstance(transform, AbstractOptimizer):
             transform._check_call(updates, step.params, step.extra)
+
+            def inside(now: AbstractOptimizer) -> tuple[Updates, State]:
+                return self._inside(now.transform(), updates, state.inner, step, signs)
+
             with jax.named_scope(type(transform).__name__):  # as its entry point does
-                inside = at_step(transform, state, step.extra).transform()
-                new, inner = self._inside(inside, updates, state.inner, step, signs)
-                return new, after_step(transform, state, step.extra, inner)
+                return step_counted(transform, state, step.extra, inside)
         if type(transform) is not Chain or not is_chain_state(state):
             own = _signs(transform.at(state), step.gradients)
             new, state = transform.update(updates, state, step.params, **step.extra)

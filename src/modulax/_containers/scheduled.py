@@ -2,13 +2,10 @@
 
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-
 from .._protocol.container import AbstractContainer, required_part
-from .._protocol.optimizer import OptimizerState
-from .._protocol.schedule_values import advance, schedule_states, with_current_values
+from .._protocol.optimizer import OptimizerState, start_counted, step_counted
+from .._protocol.schedule_values import with_current_values
 from .._protocol.transform import AbstractTransform, Clock
-from .._support.arithmetic import safe_increment
 from .._support.module import with_fields
 from .._support.types import Params, Updates
 
@@ -35,18 +32,13 @@ class Scheduled(AbstractContainer):
 
     def init(self, params: Params) -> OptimizerState:
         """Return the inner state, and a step count of zero."""
-        step = jnp.zeros((), jnp.int32)
-        states = schedule_states(self.inner)
-        return OptimizerState(step, with_current_values(self.inner, step, states).init(params), states)
+        return start_counted(self.inner, lambda now: now.init(params))
 
     def update(
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptimizerState]:
         """Run one step of the inner transform, with the values of the schedules at this step."""
-        inner = with_current_values(self.inner, state.step, state.schedule_states, extra)
-        updates, inner_state = inner.update(updates, state.inner, params, **extra)
-        states = advance(self.inner, state.step, state.schedule_states, extra)
-        return updates, OptimizerState(safe_increment(state.step), inner_state, states)
+        return step_counted(self.inner, state, extra, lambda now: now.update(updates, state.inner, params, **extra))
 
     def resolved(self, state: OptimizerState) -> "Scheduled":
         """Return this container with the schedules that follow its count replaced by their current values.

@@ -25,7 +25,7 @@ from jaxtyping import Array, PyTree
 
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.masks import select
-from .._protocol.optimizer import AbstractOptimizer, after_step, at_step, start_inside
+from .._protocol.optimizer import AbstractOptimizer, start_counted, step_counted
 from .._protocol.transform import AbstractTransform, everything_in, in_dtype_of, update_dtypes
 from .._support.arithmetic import at_least_float32, common_dtype
 from .._support.keys import is_key_data, is_typed_key
@@ -259,7 +259,7 @@ class Stacked(AbstractContainer):
 def _start(transform: AbstractTransform, params: Params) -> State:
     """The initial state for some of the parameters, without the rules at the end, which may know paths."""
     if isinstance(transform, AbstractOptimizer):
-        return start_inside(transform, lambda inner: _start(inner, params))
+        return start_counted(transform, lambda now: _start(now.transform(), params))
     return without_end(transform)[0].init(params)
 
 
@@ -269,9 +269,9 @@ def _step(
     """A step of the inner transform, or of what it is made of, up to the rules that run without stacks."""
     if isinstance(transform, AbstractOptimizer):
         transform._check_call(updates, params, extra)
-        inside = at_step(transform, state, extra).transform()
-        updates, inner = _step(inside, updates, state.inner, params, extra, groups)
-        return updates, after_step(transform, state, extra, inner)
+        return step_counted(
+            transform, state, extra, lambda now: _step(now.transform(), updates, state.inner, params, extra, groups)
+        )
     rules, end = without_end(transform)
     new, state = _step_on_stacks(rules, updates, state, params, extra, groups, bool(end))
     if not end:

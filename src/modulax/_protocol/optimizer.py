@@ -13,7 +13,6 @@ from .schedule_values import advance, schedule_states, with_current_values
 from .transform import AbstractTransform, Clock, Part
 
 T = TypeVar("T", bound=AbstractTransform)
-OptimizerT = TypeVar("OptimizerT", bound="AbstractOptimizer")
 
 
 class OptimizerState(AbstractState):
@@ -64,15 +63,15 @@ class AbstractOptimizer(AbstractTransform):
 
     def init(self, params: Params) -> OptimizerState:
         """Return the initial state: the state of `transform()`, and a step count of zero."""
-        return start_inside(self, lambda transform: transform.init(params))
+        return start_counted(self, lambda now: now.transform().init(params))
 
     def update(
         self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptimizerState]:
         """Run one step of `transform()`, with the values of the hyperparameters at this step."""
-        now = at_step(self, state, extra)
-        updates, inner = now.transform().update(updates, state.inner, params, **extra)
-        return updates, after_step(self, state, extra, inner)
+        return step_counted(
+            self, state, extra, lambda now: now.transform().update(updates, state.inner, params, **extra)
+        )
 
     def at(self, state: OptimizerState) -> Self:
         """Return this optimizer with every schedule replaced by its value at the next step.
@@ -105,37 +104,32 @@ class AbstractOptimizer(AbstractTransform):
         return eval_parts(self, state, params)
 
 
-def start_inside(optimizer: AbstractOptimizer, init: Callable[[AbstractTransform], State]) -> OptimizerState:
-    """Return the initial state of an optimizer, from a function that returns that of its `transform()`."""
-    step, states = no_steps(), schedule_states(optimizer)
-    return OptimizerState(step, init(with_current_values(optimizer, step, states).transform()), states)
-
-
-def at_step(optimizer: OptimizerT, state: OptimizerState, extra: Mapping[str, Any]) -> OptimizerT:
-    """Return an optimizer with the values of its schedules in this step.
+def start_counted(transform: T, init: Callable[[T], State]) -> OptimizerState:
+    """Return the initial state of an optimizer or of `Scheduled`, whose schedules have the values of the first step.
 
     Args:
-        optimizer: the optimizer.
-        state: its state.
-        extra: the extra arguments of `update`.
+        transform: the transform whose fields may be schedules.
+        init: a function of it with their values, which returns the state inside.
     """
-    return with_current_values(optimizer, state.step, state.schedule_states, extra)
+    step, states = no_steps(), schedule_states(transform)
+    return OptimizerState(step, init(with_current_values(transform, step, states)), states)
 
 
-def after_step(
-    optimizer: AbstractOptimizer, state: OptimizerState, extra: Mapping[str, Any], inner: State
-) -> OptimizerState:
-    """Return the state of an optimizer after a step.
+def step_counted(
+    transform: T, state: OptimizerState, extra: Mapping[str, Any], update: Callable[[T], tuple[Updates, State]]
+) -> tuple[Updates, OptimizerState]:
+    """Run one step of an optimizer or of `Scheduled`, whose schedules have the values of this step.
 
     Args:
-        optimizer: the optimizer.
-        state: its state before the step.
+        transform: the transform whose fields may be schedules.
+        state: the state before the step.
         extra: the extra arguments of `update`.
-        inner: the new state of its `transform()`.
+        update: a function of the transform with their values, which returns the updates and the new state inside.
     """
+    updates, inner = update(with_current_values(transform, state.step, state.schedule_states, extra))
     # The value of a schedule at a step is that of the state before it, as in optax.
-    states = advance(optimizer, state.step, state.schedule_states, extra)
-    return OptimizerState(safe_increment(state.step), inner, states)
+    states = advance(transform, state.step, state.schedule_states, extra)
+    return updates, OptimizerState(safe_increment(state.step), inner, states)
 
 
 def _all_parts(transform: AbstractTransform, state: State) -> Iterator[Part]:

@@ -256,8 +256,12 @@ def counter(*, steps: bool = True) -> Any:
     return _field(None, kw_only=True, holds="shared", counts="steps" if steps else "other")
 
 
-def first_values(state: type | AbstractState) -> dict[str, Any]:
-    """Return the first values of the fields that are declared with `shared(starts=...)`, by name."""
+def first_values(state: Any) -> dict[str, Any]:
+    """Return the first values of the fields that are declared with `shared(starts=...)`, by name.
+
+    Args:
+        state: a state or its class.
+    """
     dtypes = {bool: bool, int: jnp.int32, float: float}
     starts = {field.name: field.metadata.get("starts") for field in dataclasses.fields(state)}
     return {name: jnp.full((), x, dtypes[type(x)]) for name, x in starts.items() if x is not None}
