@@ -129,8 +129,8 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         del params
         return {}
 
-    def share(self, now: Any) -> dict[str, Array]:
-        """Return the values of the shared fields after a step, by name.
+    def share(self, now: Any) -> dict[str, Array] | None:
+        """Return the values of the shared fields after a step, by name; None if `now` has them under these names.
 
         A counter is among them only if it is declared with `counter(steps=False)`.
 
@@ -138,7 +138,6 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
             now: the result of `prepare` or `survey`.
         """
         del now
-        return {}
 
     @abc.abstractmethod
     def update_leaf(self, now: Any, g: Array, s: StateT, p: Any) -> tuple[Any, StateT]:
@@ -236,6 +235,12 @@ def _counter(state: State) -> dataclasses.Field | None:
     return next((f for f in dataclasses.fields(state) if "counts" in f.metadata), None)
 
 
+def _shared_fields(state: State) -> list[str]:
+    """The names of the fields with one value for all leaves, without a count of the steps."""
+    fields = [f for f in dataclasses.fields(state) if kind_of(f) == "shared"]
+    return [f.name for f in fields if f.metadata.get("counts") != "steps"]
+
+
 def tree_fields(state: State) -> list[str]:
     """Return the names of the fields of a state that are trees like the parameters."""
     return [f.name for f in dataclasses.fields(state) if kind_of(f) == "params"]
@@ -284,8 +289,11 @@ class _Aligned(NamedTuple):
         trees = {f: put(list(c)) for f, put, c in zip(self.fields, self.rebuild, columns, strict=True)}
         counter = _counter(self.state)
         count = {counter.name: safe_increment(getattr(self.state, counter.name))} if counter else {}
+        shared = self.rule.share(self.now)
+        if shared is None:
+            shared = {name: getattr(self.now, name) for name in _shared_fields(self.state)}
         # `survey` computes in the default float dtype. A field that changed its dtype would retrace the next step.
-        shared = {f: x.astype(getattr(self.state, f).dtype) for f, x in self.rule.share(self.now).items()}
+        shared = {f: x.astype(getattr(self.state, f).dtype) for f, x in shared.items()}
         return type(self.state)(**{**count, **shared}, **trees)
 
     def check_shapes(self, g: Array, row: tuple[Any, ...], path: str) -> None:

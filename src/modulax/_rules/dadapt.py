@@ -112,9 +112,6 @@ class ScaleByDAdaptAdam(AbstractDAdaptAdam, AbstractEstimatingRule, ma.AbstractL
         estimate = ma.ratio(r, (1 - decay) * size)
         return DAdaptNumbers(rate, decay, jnp.maximum(state.estim_lr, estimate), r)
 
-    def share(self, now):
-        return {"estim_lr": now.estim_lr, "numerator_weighted": now.numerator_weighted}
-
     def update_leaf(self, now, g, s, p):
         del p
         m = ma.moment(self.b1, s.exp_avg, now.rate * g)

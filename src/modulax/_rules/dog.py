@@ -54,6 +54,7 @@ class DoGNumbers(NamedTuple):
     """Numbers shared by all leaves in a step of DoG: the step size and the new shared state."""
 
     rate: ma.Array
+    is_init_step: ma.Array
     max_dist: ma.Array
     sum_sq_norm_grads: ma.Array
 
@@ -122,14 +123,7 @@ class ScaleByDoG(AbstractDoG, ma.AbstractLeafwise[DoGState]):
         rate = ma.ratio(max_dist, ma.safe_sqrt(self.eps + squares))
         if self.init_step.kind == "learning_rate":
             rate = jnp.where(state.is_init_step, self.init_step.value, rate)
-        return DoGNumbers(rate, max_dist, squares)
-
-    def share(self, now):
-        return {
-            "is_init_step": jnp.array(False),
-            "max_dist": now.max_dist,
-            "sum_sq_norm_grads": now.sum_sq_norm_grads,
-        }
+        return DoGNumbers(rate, jnp.array(False), max_dist, squares)
 
     def update_leaf(self, now, g, s, p):
         del p
@@ -203,9 +197,6 @@ class ScaleByDoWG(AbstractDoWG, ma.AbstractLeafwise[DoWGState]):
         squared = jnp.maximum(state.estim_sq_dist, total(ma.abs_sq, way))
         weighted = state.weighted_sq_norm_grads + squared * total(ma.abs_sq, updates)
         return DoWGNumbers(ma.ratio(squared, self.eps + ma.safe_sqrt(weighted)), weighted, squared)
-
-    def share(self, now):
-        return {"weighted_sq_norm_grads": now.weighted_sq_norm_grads, "estim_sq_dist": now.estim_sq_dist}
 
     def update_leaf(self, now, g, s, p):
         del p

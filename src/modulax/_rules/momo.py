@@ -192,9 +192,6 @@ class ScaleByMoMo(AbstractLossModel, AbstractAverages, ma.AbstractLeafwise[MomoS
         products = inner(updates, params), inner(mean, params), total(ma.abs_sq, mean)
         return momo_numbers(self, state, beta, (1, 1), loss_of(value), products)
 
-    def share(self, now):
-        return {"barf": now.barf, "gamma": now.gamma, "lb": now.lb}
-
     def update_leaf(self, now, g, s, p):
         m = ma.moment(now.beta, s.exp_avg, g)
         return decayed(now.decay, p) + now.tau * m, MomoState(m)
@@ -257,9 +254,6 @@ class ScaleByMoMoAdam(AbstractLossModel, AbstractAdamAverages, ma.AbstractLeafwi
 
     def _scale(self, bias2: Any, v: ma.Array) -> ma.Array:
         return self.eps + ma.safe_sqrt(v / bias2)
-
-    def share(self, now):
-        return {"barf": now.barf, "gamma": now.gamma, "lb": now.lb}
 
     def update_leaf(self, now, g, s, p):
         m = ma.moment(self.b1, s.exp_avg, g)

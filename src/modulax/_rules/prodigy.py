@@ -138,9 +138,6 @@ class ScaleByProdigy(AbstractProdigy, AbstractEstimatingRule, ma.AbstractLeafwis
         eps = self.eps * (d if self.follow == "paper" else new_d)
         return ProdigyNumbers(d, rate, weight, beta3, eps, new_d, r)
 
-    def share(self, now):
-        return {"estim_lr": now.estim_lr, "numerator_weighted": now.numerator_weighted}
-
     def update_leaf(self, now, g, s, p):
         del p
         m = ma.moment(self.b1, s.exp_avg, now.estimate * g)

@@ -117,7 +117,7 @@ class ApplyEveryState(AbstractState):
 class _Turn(NamedTuple):
     begins: Bool[Array, ""]
     ends: Bool[Array, ""]
-    since: Float[Array, ""]
+    count: Float[Array, ""]
 
 
 class ApplyEvery(AbstractLeafwise[ApplyEveryState]):
@@ -146,10 +146,7 @@ class ApplyEvery(AbstractLeafwise[ApplyEveryState]):
     def prepare(self, count):
         n = count + 1
         ends = n >= self.k
-        return _Turn(begins=count == 0, ends=ends, since=jnp.where(ends, 0, n))
-
-    def share(self, now):
-        return {"count": now.since}
+        return _Turn(begins=count == 0, ends=ends, count=jnp.where(ends, 0, n))
 
     def update_leaf(self, now, g, s, p):
         del p

@@ -107,9 +107,6 @@ class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
         gathered = dataclasses.replace(state, count=n, avg_value=avg)
         return jtu.tree_map(lambda new, old: jnp.where(is_whole, new, old), compared, gathered)
 
-    def share(self, now):
-        return vars(now)
-
     def update_leaf(self, now, g, s, p):
         del p
         return now.scale * g, s

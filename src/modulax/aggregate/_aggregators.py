@@ -39,10 +39,11 @@ class AccumulateAvgUpdatesState(AbstractState):
 
 
 class _Now(NamedTuple):
-    """The number of batches including this one, as kept in the state, and whether it is the last."""
+    """The number of batches including this one, and the new shared state."""
 
     n: Array
-    is_last: Array
+    micro_step: Array
+    ready: Array
 
 
 class AccumulateAvgUpdates(AbstractLeafwise):
@@ -79,12 +80,8 @@ class AccumulateAvgUpdates(AbstractLeafwise):
         if self.accumulation_steps == 1:
             return None
         n = safe_increment(state.micro_step)
-        return _Now(n, n >= self.accumulation_steps)
-
-    def share(self, now):
-        if now is None:
-            return {}
-        return {"micro_step": jnp.where(now.is_last, 0, now.n), "ready": now.is_last}
+        is_last = n >= self.accumulation_steps
+        return _Now(n, jnp.where(is_last, 0, n), is_last)
 
     def update_leaf(self, now, g, s, p):
         del p
@@ -92,8 +89,8 @@ class AccumulateAvgUpdates(AbstractLeafwise):
             return g, s
         mean = s.avg_grad + (g - s.avg_grad) / now.n.astype(g.dtype)
         zero = jnp.zeros_like(mean)
-        new_state = AccumulateAvgUpdatesState(avg_grad=jnp.where(now.is_last, zero, mean))
-        return jnp.where(now.is_last, mean, zero), new_state
+        new_state = AccumulateAvgUpdatesState(avg_grad=jnp.where(now.ready, zero, mean))
+        return jnp.where(now.ready, mean, zero), new_state
 
 
 class AbstractAveraging(AbstractOverAxes):
