@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from .. import authoring as ma
-from .adam import adam_numbers, corrected_mean
+from .adam import AbstractAdamRule, corrected_mean
 
 
 class ScaleByBeliefState(ma.AbstractState):
@@ -29,7 +29,7 @@ class AbstractBelief(ma.AbstractMoments):
     eps_root: ma.Number = ma.number(1e-16)
 
 
-class ScaleByBelief(ma.AbstractNesterov, AbstractBelief, ma.AbstractLeafwise[ScaleByBeliefState]):
+class ScaleByBelief(ma.AbstractNesterov, AbstractBelief, AbstractAdamRule[ScaleByBeliefState]):
     r"""Divides the first moment by the standard deviation of the updates around it: the direction of AdaBelief.
 
     $$
@@ -58,9 +58,6 @@ class ScaleByBelief(ma.AbstractNesterov, AbstractBelief, ma.AbstractLeafwise[Sca
 
     def init_leaf(self, p):
         return ScaleByBeliefState(mu=jnp.zeros_like(p), nu=ma.second_moment_like(p))
-
-    def prepare(self, count):
-        return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
         del p

@@ -19,7 +19,7 @@ from .._transforms.block_means import (
 )
 from .._transforms.hessian_diagonal import HutchinsonDiagonal
 from ..tree._math import widened
-from .adam import adam_numbers
+from .adam import AbstractAdamRule
 
 
 class ScaleByAdaHessianState(ma.AbstractState):
@@ -144,7 +144,7 @@ class _DirectionState(ma.AbstractState):
     count: ma.Shared[ma.Count] = ma.counter()
 
 
-class _Direction(AbstractOverBlocks[_DirectionState]):
+class _Direction(AbstractAdamRule[_DirectionState], AbstractOverBlocks[_DirectionState]):
     """The step of AdaHessian on one array, given the average `nu` of the squared estimates."""
 
     b1: ma.Number = ma.required_number()
@@ -158,9 +158,6 @@ class _Direction(AbstractOverBlocks[_DirectionState]):
 
     def by_blocks(self):
         return ("nu",)
-
-    def prepare(self, count):
-        return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
         del p

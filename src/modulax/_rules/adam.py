@@ -2,7 +2,10 @@
 
 from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
+
 from .. import authoring as ma
+from .._protocol.leafwise import StateT
 
 
 class ScaleByAdamState(ma.AbstractState):
@@ -29,6 +32,17 @@ def adam_numbers(b1: Any, b2: Any, count: Any) -> AdamNumbers:
     """The shared numbers of the step that follows after `count` steps."""
     t = count + 1
     return AdamNumbers(1 - b1, 1 - b2, ma.bias(b1, t), ma.bias(b2, t), bias1_next=ma.bias(b1, t + 1))
+
+
+class AbstractAdamRule(ma.AbstractLeafwise[StateT]):
+    """A rule with the two moments and the bias corrections of Adam."""
+
+    b1: eqx.AbstractVar[ma.Number]
+    b2: eqx.AbstractVar[ma.Number]
+
+    def prepare(self, count):
+        """Return the numbers of this step."""
+        return adam_numbers(self.b1, self.b2, count)
 
 
 def corrected_mean(now: AdamNumbers, b1: Any, mu: ma.Array, g: ma.Array, nesterov: bool) -> ma.Array:
@@ -64,7 +78,7 @@ class AbstractAdam(ma.AbstractMoments):
     mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
-class ScaleByAdam(ma.AbstractNesterov, AbstractAdam, ma.AbstractLeafwise[ScaleByAdamState]):
+class ScaleByAdam(ma.AbstractNesterov, AbstractAdam, AbstractAdamRule[ScaleByAdamState]):
     r"""Divides the first moment of the updates by the root of their second moment: the direction of Adam and NAdam.
 
     $$
@@ -100,9 +114,6 @@ class ScaleByAdam(ma.AbstractNesterov, AbstractAdam, ma.AbstractLeafwise[ScaleBy
     def init_leaf(self, p):
         # `nu` is float32 whatever `mu_dtype` is: with the 8 bits of bfloat16, `0.999 * nu + 0.001 * g²` rounds to `nu`.
         return ScaleByAdamState(mu=ma.zeros_in(p, self.mu_dtype), nu=ma.second_moment_like(p))
-
-    def prepare(self, count):
-        return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
         del p

@@ -4,7 +4,7 @@ from typing import Any
 
 from .. import authoring as ma
 from .._transforms.block_means import AbstractByBlocks, means, per_head, per_output, roles_of_blocks, spread_over, whole
-from .adam import adam_numbers
+from .adam import AbstractAdamRule
 
 
 class ScaleByAdamMiniState(ma.AbstractState):
@@ -29,7 +29,7 @@ class AbstractAdamMini(ma.AbstractMoments):
     roles: Any = roles_of_blocks()
 
 
-class ScaleByAdamMini(AbstractAdamMini, AbstractByBlocks[ScaleByAdamMiniState]):
+class ScaleByAdamMini(AbstractAdamMini, AbstractAdamRule[ScaleByAdamMiniState], AbstractByBlocks[ScaleByAdamMiniState]):
     r"""Divides the first moment by the root of a second moment that is a mean over blocks: the direction of Adam-mini.
 
     $$
@@ -75,9 +75,6 @@ class ScaleByAdamMini(AbstractAdamMini, AbstractByBlocks[ScaleByAdamMiniState]):
 
     def init_leaf(self, p):
         return ScaleByAdamMiniState(mu=ma.zeros_in(p, self.mu_dtype), nu=ma.second_moment_like(p))
-
-    def prepare(self, count):
-        return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
         del p

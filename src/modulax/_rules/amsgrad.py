@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from .. import authoring as ma
-from .adam import AbstractAdam, adam_numbers
+from .adam import AbstractAdam, AbstractAdamRule
 
 
 class ScaleByAMSGradState(ma.AbstractState):
@@ -36,7 +36,7 @@ class AbstractAMSGrad(AbstractAdam):
     follow: ma.Follow = ma.followed()
 
 
-class ScaleByAMSGrad(AbstractAMSGrad, ma.AbstractLeafwise[ScaleByAMSGradState]):
+class ScaleByAMSGrad(AbstractAMSGrad, AbstractAdamRule[ScaleByAMSGradState]):
     r"""Divides the first moment by the root of the largest second moment so far: the direction of AMSGrad.
 
     $$
@@ -75,9 +75,6 @@ class ScaleByAMSGrad(AbstractAMSGrad, ma.AbstractLeafwise[ScaleByAMSGradState]):
         return ScaleByAMSGradState(
             mu=ma.zeros_in(p, self.mu_dtype), nu=ma.second_moment_like(p), nu_max=ma.second_moment_like(p)
         )
-
-    def prepare(self, count):
-        return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
         del p

@@ -2,7 +2,7 @@
 
 from .. import authoring as ma
 from .._support.arithmetic import without_infinities
-from .adam import ScaleByAdamState, adam_numbers
+from .adam import AbstractAdamRule, ScaleByAdamState
 
 
 class ScaleByQHMState(ma.AbstractState):
@@ -67,7 +67,7 @@ class AbstractQHAdam(ma.AbstractFields):
     mu_dtype: ma.DTypeLike | None = ma.static(None)
 
 
-class ScaleByQHAdam(AbstractQHAdam, ma.AbstractLeafwise[ScaleByAdamState]):
+class ScaleByQHAdam(AbstractQHAdam, AbstractAdamRule[ScaleByAdamState]):
     r"""Averages the moments of Adam with the update and its square: the direction of QHAdam.
 
     $$
@@ -93,9 +93,6 @@ class ScaleByQHAdam(AbstractQHAdam, ma.AbstractLeafwise[ScaleByAdamState]):
 
     def init_leaf(self, p):
         return ScaleByAdamState(mu=ma.zeros_in(p, self.mu_dtype), nu=ma.second_moment_like(p))
-
-    def prepare(self, count):
-        return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
         del p

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from .. import authoring as ma
 from .._support.types import FollowReference
-from .adam import ScaleByAdamState, adam_numbers
+from .adam import AbstractAdamRule, ScaleByAdamState
 
 
 class AbstractYogi(ma.AbstractMoments):
@@ -21,7 +21,7 @@ class AbstractYogi(ma.AbstractMoments):
     follow: FollowReference = ma.followed("reference", "paper", "optax")
 
 
-class ScaleByYogi(AbstractYogi, ma.AbstractLeafwise[ScaleByAdamState]):
+class ScaleByYogi(AbstractYogi, AbstractAdamRule[ScaleByAdamState]):
     r"""Adam's direction with a second moment that changes by at most the new square: the direction of Yogi.
 
     $$
@@ -68,9 +68,6 @@ class ScaleByYogi(AbstractYogi, ma.AbstractLeafwise[ScaleByAdamState]):
         # optax starts the first moment at this value too.
         mu = jnp.full_like(p, start) if self.follow == "optax" else jnp.zeros_like(p)
         return ScaleByAdamState(mu=mu, nu=ma.second_moment_like(p, start))
-
-    def prepare(self, count):
-        return adam_numbers(self.b1, self.b2, count)
 
     def update_leaf(self, now, g, s, p):
         del p

@@ -1,10 +1,10 @@
 """Momentum, the exponential moving average, and the sum of several updates."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
+from jaxtyping import Array, Bool, DTypeLike, PyTree
 
 from .._protocol.fields import Number, number, required_number
 from .._protocol.leafwise import AbstractLeafwise
@@ -117,7 +117,7 @@ class ApplyEveryState(AbstractState):
 class _Turn(NamedTuple):
     begins: Bool[Array, ""]
     ends: Bool[Array, ""]
-    count: Float[Array, ""]
+    count: Any
 
 
 class ApplyEvery(AbstractLeafwise[ApplyEveryState]):
