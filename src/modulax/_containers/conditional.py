@@ -61,7 +61,7 @@ class ApplyIfFinite(AbstractGate):
 
     def init(self, params: Params) -> ApplyIfFiniteState:
         """Return the inner state, and counters at zero."""
-        return ApplyIfFiniteState(**first_values(ApplyIfFiniteState), inner_state=self.inner.init(params))
+        return ApplyIfFiniteState(**first_values(ApplyIfFiniteState, self), inner_state=self.inner.init(params))
 
     def gate(self, updates: Updates, state: ApplyIfFiniteState, move: Move[T]) -> tuple[T, ApplyIfFiniteState]:
         """Run one step of the inner transform if the updates are finite."""

@@ -32,7 +32,7 @@ class GradientNoiseState(AbstractState):
 
 def no_noise() -> GradientNoiseState:
     """The state before the first gradient."""
-    return GradientNoiseState(**first_values(GradientNoiseState))
+    return GradientNoiseState(**first_values(GradientNoiseState, None))
 
 
 def deviations_with(

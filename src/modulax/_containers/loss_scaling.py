@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.fields import Number, number
 from .._protocol.transform import AbstractTransform, zeros_returned
-from .._support.arithmetic import at_least_float32, default_float, real_dtype, safe_increment
+from .._support.arithmetic import at_least_float32, real_dtype, safe_increment
 from .._support.checks import AT_LEAST_ONE, FRACTION, POSITIVE, WHOLE
 from .._support.module import AbstractState, first_values, nested, shared
 from .._support.types import Count, Params, State, Updates
@@ -23,7 +23,7 @@ class LossScalingState(AbstractState):
     number of all steps that were skipped.
     """
 
-    loss_scale: Float[Array, ""] = shared(metric=True)
+    loss_scale: Float[Array, ""] = shared(starts=lambda rule: rule.init_scale, metric=True)
     growth_tracker: Count = shared(starts=0)
     skipped_steps: Count = shared(starts=0, metric=True)
     inner_state: State = nested()
@@ -72,11 +72,7 @@ class LossScaling(AbstractContainer):
 
     def init(self, params: Params) -> LossScalingState:
         """Return the first scale, counters at zero, and the inner state."""
-        return LossScalingState(
-            **first_values(LossScalingState),
-            loss_scale=jnp.array(self.init_scale, default_float(), copy=True),
-            inner_state=self.inner.init(params),
-        )
+        return LossScalingState(**first_values(LossScalingState, self), inner_state=self.inner.init(params))
 
     def update(
         self, updates: Updates, state: LossScalingState, params: Params | None = None, **extra: Any

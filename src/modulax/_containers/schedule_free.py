@@ -108,7 +108,7 @@ class ScheduleFree(AbstractSteering):
 
         step_count = jnp.full((), _first_step(self), jnp.int32)
         return ScheduleFreeState(
-            **first_values(ScheduleFreeState),
+            **first_values(ScheduleFreeState, self),
             step_count=step_count,
             base_optimizer_state=self._inside(step_count).init(params),
             z=copied(params),

@@ -11,7 +11,7 @@ from .._protocol.container import required_part
 from .._protocol.fields import Number, OptionalNumber, choice, number
 from .._protocol.schedule_values import resolve
 from .._protocol.transform import AbstractTransform, Clock, Effect, Move
-from .._support.arithmetic import default_float, loss_of, safe_increment, safe_sqrt
+from .._support.arithmetic import default_float, largest_float, loss_of, safe_increment, safe_sqrt
 from .._support.checks import NON_NEGATIVE, POSITIVE
 from .._support.module import AbstractState, first_values, nested, shared, with_fields
 from .._support.types import Count, Params, State, Updates
@@ -107,8 +107,8 @@ class SkipSpikes(AbstractGate):
         """Return the inner state, counters at zero, and an empty window."""
         zeros = {name: jnp.zeros((), default_float()) for name in self._names()}
         return SkipSpikesState(
-            **first_values(SkipSpikesState),
-            measurements=_labelled(zeros, {name: _no_threshold() for name in zeros}),
+            **first_values(SkipSpikesState, self),
+            measurements=_labelled(zeros, {name: largest_float() for name in zeros}),
             window={name: jnp.zeros(self.window, default_float()) for name in zeros},
             inner_state=self.inner.init(params),
         )
@@ -162,13 +162,8 @@ class SkipSpikes(AbstractGate):
         mean = jnp.sum(x) / n  # empty slots are zero
         squares = jnp.where(present(window, count), (x - mean) ** 2, 0)
         deviation = jnp.maximum(safe_sqrt(jnp.sum(squares) / (n - 1)), _SMALLEST_DEVIATION * jnp.abs(mean))
-        threshold = jnp.minimum(largest * (mean + self.factor * deviation), _no_threshold())
-        return jnp.where(is_early, _no_threshold(), threshold)
-
-
-def _no_threshold() -> Float[Array, ""]:
-    """The largest finite number: a log can hold it."""
-    return jnp.array(jnp.finfo(default_float()).max, default_float())
+        threshold = jnp.minimum(largest * (mean + self.factor * deviation), largest_float())
+        return jnp.where(is_early, largest_float(), threshold)
 
 
 def _labelled(measured: Mapping[str, Array], thresholds: Mapping[str, Array]) -> dict[str, Array]:

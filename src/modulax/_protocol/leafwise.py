@@ -206,7 +206,7 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         trees = {name: tree(name) for name in tree_fields(example)}
         counter = _counter(example)
         count = {counter.name: no_steps()} if counter else {}
-        return type(example)(**count, **first_values(example), **self.init_shared(params), **trees)
+        return type(example)(**count, **first_values(example, self), **self.init_shared(params), **trees)
 
     def at(self, state: StateT) -> Self:
         """Return this rule with its schedules replaced by their current values, if its state counts the steps.

@@ -137,7 +137,9 @@ class DoWGState(ma.AbstractState):
 
     init_params: ma.PyTree = ma.like_params(copied=True)
     weighted_sq_norm_grads: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
-    estim_sq_dist: ma.Shared[ma.Scalar] = ma.shared(None)
+    estim_sq_dist: ma.Shared[ma.Scalar] = ma.shared(
+        None, starts=lambda rule: rule.eps if rule.init_estim_sq_dist is None else rule.init_estim_sq_dist
+    )
 
 
 class DoWGNumbers(NamedTuple):
@@ -185,11 +187,6 @@ class ScaleByDoWG(AbstractDoWG, ma.AbstractLeafwise[DoWGState]):
 
     def init_leaf(self, p):
         return DoWGState(init_params=jnp.array(p))
-
-    def init_shared(self, params):
-        del params
-        first = self.eps if self.init_estim_sq_dist is None else self.init_estim_sq_dist
-        return {"estim_sq_dist": jnp.array(first, ma.default_float())}
 
     def survey(self, count, state, updates, params, **extra):
         del count, extra

@@ -24,7 +24,7 @@ class MomoState(ma.AbstractState):
     exp_avg: ma.PyTree = ma.like_params(moment=1.0)
     barf: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     gamma: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
-    lb: ma.Shared[ma.Scalar] = ma.shared(None)
+    lb: ma.Shared[ma.Scalar] = ma.shared(None, starts=lambda rule: rule.lower_bound)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -37,7 +37,7 @@ class MomoAdamState(ma.AbstractState):
     exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)
     barf: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     gamma: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
-    lb: ma.Shared[ma.Scalar] = ma.shared(None)
+    lb: ma.Shared[ma.Scalar] = ma.shared(None, starts=lambda rule: rule.lower_bound)
     count: ma.Shared[ma.Count] = ma.counter()
 
 
@@ -180,10 +180,6 @@ class ScaleByMoMo(AbstractLossModel, AbstractAverages, ma.AbstractLeafwise[MomoS
     def init_leaf(self, p):
         return MomoState(exp_avg=jnp.zeros_like(p))
 
-    def init_shared(self, params):
-        del params
-        return {"lb": jnp.array(self.lower_bound, ma.default_float())}
-
     def survey(self, count, state, updates, params, *, value, **extra):
         del extra
         beta = jnp.where(count == 0, 0, self.beta)  # the averages start at the first values
@@ -234,10 +230,6 @@ class ScaleByMoMoAdam(AbstractLossModel, AbstractAdamAverages, ma.AbstractLeafwi
 
     def init_leaf(self, p):
         return MomoAdamState(exp_avg=jnp.zeros_like(p), exp_avg_sq=ma.second_moment_like(p))
-
-    def init_shared(self, params):
-        del params
-        return {"lb": jnp.array(self.lower_bound, ma.default_float())}
 
     def survey(self, count, state, updates, params, *, value, **extra):
         del extra

@@ -24,7 +24,7 @@ class ProdigyState(ma.AbstractState):
     exp_avg_sq: ma.PyTree = ma.like_params(nonnegative=True)
     grad_sum: ma.PyTree = ma.like_params()
     params0: ma.PyTree = ma.like_params(copied=True)
-    estim_lr: ma.Shared[ma.Scalar] = ma.shared(None, metric=True)
+    estim_lr: ma.Shared[ma.Scalar] = ma.shared(None, starts=lambda rule: rule.estim_lr0, metric=True)
     numerator_weighted: ma.Shared[ma.Scalar] = ma.shared(None, starts=0.0)
     count: ma.Shared[ma.Count] = ma.counter()
 
@@ -118,10 +118,6 @@ class ScaleByProdigy(AbstractProdigy, AbstractEstimatingRule, ma.AbstractLeafwis
         return ProdigyState(
             exp_avg=wide_zeros(p), exp_avg_sq=ma.second_moment_like(p), grad_sum=wide_zeros(p), params0=jnp.array(p)
         )
-
-    def init_shared(self, params):
-        del params
-        return {"estim_lr": jnp.array(self.estim_lr0, ma.default_float())}
 
     def survey(self, count, state, updates, params, **extra):
         del count, extra

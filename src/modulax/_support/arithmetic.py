@@ -23,6 +23,11 @@ def default_float() -> np.dtype:
     return jax.dtypes.canonicalize_dtype(float)
 
 
+def largest_float() -> Float[Array, ""]:
+    """The largest finite number of JAX's default float dtype, for logs and relative comparisons in place of infinity."""
+    return jnp.array(jnp.finfo(default_float()).max, default_float())
+
+
 def loss_of(value: ArrayLike) -> Float[Array, ""]:
     """The extra argument `value` in the dtype of the numbers that all leaves share."""
     return jnp.asarray(value).astype(default_float())

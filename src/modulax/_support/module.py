@@ -219,7 +219,7 @@ def shared(
     default: Any = dataclasses.MISSING,
     *,
     kw_only: bool = False,
-    starts: bool | int | float | None = None,
+    starts: bool | int | float | Callable[[Any], Any] | None = None,
     metric: bool = False,
     factor: bool = False,
     origin: Callable[[Any], int] | None = None,
@@ -230,8 +230,8 @@ def shared(
         default: default value of the field, if it has one. In the state of an `AbstractLeafwise` use None, because
             `init_leaf` gets a single array; `init_shared` and `share` return the values.
         kw_only: whether the constructor takes it by name only.
-        starts: the first value of a scalar, if it is the same for every rule: False for a flag, 0 for a count, 0.0 for
-            a number in JAX's default float dtype. The `init` of an `AbstractLeafwise` makes it.
+        starts: the first value of a scalar: False for a flag, 0 for a count, 0.0 for a number in JAX's default float
+            dtype; or a function of the rule that returns it. The `init` of an `AbstractLeafwise` makes the array.
         metric: whether `optimizer.metrics(state)` lists it for logs, under the name of the field, or under the names
             inside if the value is a tree of scalars.
         factor: whether a rule multiplies its updates by the value: `optimizer.hyperparameters(state)` lists it, and the
@@ -256,15 +256,17 @@ def counter(*, steps: bool = True) -> Any:
     return _field(None, kw_only=True, holds="shared", counts="steps" if steps else "other")
 
 
-def first_values(state: Any) -> dict[str, Any]:
+def first_values(state: Any, rule: Any) -> dict[str, Any]:
     """Return the first values of the fields that are declared with `shared(starts=...)`, by name.
 
     Args:
         state: a state or its class.
+        rule: the rule or the container whose state it is.
     """
-    dtypes = {bool: bool, int: jnp.int32, float: float}
     starts = {field.name: field.metadata.get("starts") for field in dataclasses.fields(state)}
-    return {name: jnp.full((), x, dtypes[type(x)]) for name, x in starts.items() if x is not None}
+    values = {name: x(rule) if callable(x) else x for name, x in starts.items() if x is not None}
+    # Copies: a state must not share arrays with the rule.
+    return {name: jnp.array(x, {bool: bool, int: jnp.int32}.get(type(x), float)) for name, x in values.items()}
 
 
 def nested() -> Any:

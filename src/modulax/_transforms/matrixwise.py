@@ -274,7 +274,7 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
         one = jax.eval_shape(self.init_matrix, jax.ShapeDtypeStruct((1, 1), default_float()))
         states = [found.get(i) for i in range(len(leaves))]
         trees = {name: treedef.unflatten([getattr(s, name, None) for s in states]) for name in tree_fields(one)}
-        return with_fields(one, **first_values(one), **self.init_shared(params), **trees, count=no_steps())
+        return with_fields(one, **first_values(one, self), **self.init_shared(params), **trees, count=no_steps())
 
     def update(
         self, updates: Updates, state: StateT, params: Params | None = None, **extra: Any

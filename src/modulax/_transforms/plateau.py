@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .._protocol.fields import Number, number
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.transform import Effect
-from .._support.arithmetic import default_float, loss_of, safe_increment
+from .._support.arithmetic import default_float, largest_float, loss_of, safe_increment
 from .._support.checks import FRACTION, NEVER_NEGATIVE, NON_NEGATIVE, PROPER_FRACTION, WHOLE, WHOLE_OR_ZERO
 from .._support.module import AbstractState, counter, shared
 from .._support.types import Count, Shared
@@ -27,7 +27,7 @@ class ReduceLROnPlateauState(AbstractState):
     optax_fields = ("scale", "best_value", "plateau_count", "cooldown_count", "count", "avg_value")
 
     scale: Shared[Float[Array, ""]] = shared(None, starts=1.0, metric=True, factor=True)
-    best_value: Shared[Float[Array, ""]] = shared(None)
+    best_value: Shared[Float[Array, ""]] = shared(None, starts=lambda _: largest_float())
     plateau_count: Shared[Count] = shared(None, starts=0)
     cooldown_count: Shared[Count] = shared(None, starts=0)
     # The count starts again after every mean, so that no schedule can follow it.
@@ -80,16 +80,12 @@ class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
         del p
         return ReduceLROnPlateauState()
 
-    def init_shared(self, params):
-        del params
-        return {"best_value": _nothing_yet()}
-
     def survey(self, count, state, updates, params, *, value, **extra):
         del count, updates, params, extra
         n = safe_increment(state.count)
         avg = state.avg_value + (loss_of(value) - state.avg_value) / n.astype(default_float())
         is_whole = n.astype(default_float()) >= self.accumulation_size
-        best = jnp.minimum(state.best_value, _nothing_yet())  # a state from optax starts at infinity
+        best = jnp.minimum(state.best_value, largest_float())  # a state from optax starts at infinity
         # A mean of minus infinity would stay the best one forever.
         improves = jnp.isfinite(avg) & (avg < best - self.rtol * jnp.abs(best) - self.atol)
         is_resting = state.cooldown_count > 0
@@ -110,8 +106,3 @@ class ReduceOnPlateau(AbstractLeafwise[ReduceLROnPlateauState]):
     def update_leaf(self, now, g, s, p):
         del p
         return now.scale * g, s
-
-
-def _nothing_yet() -> Float[Array, ""]:
-    """The initial best value: the largest finite number, because infinity has no relative neighborhood."""
-    return jnp.array(jnp.finfo(default_float()).max, default_float())
