@@ -182,13 +182,9 @@ class MultiSteps(AbstractGate):
             noise = state.noise
             if noise is not None:
                 noise = with_fields(noise, deviations=jnp.where(skip, noise.deviations, deviations(noise)))
-            return move.skipped, MultiStepsState(
-                mini_step=jnp.where(skip, state.mini_step, n),
-                gradient_step=state.gradient_step,
-                inner_opt_state=state.inner_opt_state,
-                acc_grads=rebuild(kept),
-                skip_state=skip_state,
-                noise=noise,
+            mini_step = jnp.where(skip, state.mini_step, n)
+            return move.skipped, with_fields(
+                state, mini_step=mini_step, acc_grads=rebuild(kept), skip_state=skip_state, noise=noise
             )
 
         # `cond` and not `where`, because the inner transform would run at every mini-batch. The comparison is not for

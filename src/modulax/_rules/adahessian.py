@@ -125,13 +125,12 @@ class _MeanSquaresState(ma.AbstractState):
 class _MeanSquares(AbstractOverBlocks[_MeanSquaresState]):
     """The average of squares of means of absolute values, over the blocks that there are in the state."""
 
+    by_blocks = ("nu",)
+
     b2: ma.Number = ma.required_number()
 
     def init_leaf(self, p):
         return _MeanSquaresState(ma.second_moment_like(p))
-
-    def by_blocks(self):
-        return ("nu",)
 
     def update_leaf(self, now, g, s, p):
         del now, p
@@ -147,6 +146,8 @@ class _DirectionState(ma.AbstractState):
 class _Direction(AbstractAdamRule[_DirectionState], AbstractOverBlocks[_DirectionState]):
     """The step of AdaHessian on one array, given the average `nu` of the squared estimates."""
 
+    by_blocks = ("nu",)
+
     b1: ma.Number = ma.required_number()
     b2: ma.Number = ma.required_number()
     eps: ma.Number = ma.required_number()
@@ -155,9 +156,6 @@ class _Direction(AbstractAdamRule[_DirectionState], AbstractOverBlocks[_Directio
 
     def init_leaf(self, p):
         return _DirectionState(mu=ma.zeros_in(p, self.mu_dtype), nu=ma.second_moment_like(p))
-
-    def by_blocks(self):
-        return ("nu",)
 
     def update_leaf(self, now, g, s, p):
         del p

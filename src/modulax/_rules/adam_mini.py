@@ -63,15 +63,14 @@ class ScaleByAdamMini(AbstractAdamMini, AbstractAdamRule[ScaleByAdamMiniState], 
         the authors' [code](https://github.com/zyushun/Adam-mini).
     """
 
+    by_blocks = ("nu",)
+
     def numbers_of(self, role, shape):
         if role.kind == "bias":
             return shape
         if role.kind == "convolution":
             return whole(shape)
         return per_head(role, shape) or per_output(role, shape) or whole(shape)
-
-    def by_blocks(self):
-        return ("nu",)
 
     def init_leaf(self, p):
         return ScaleByAdamMiniState(mu=ma.zeros_in(p, self.mu_dtype), nu=ma.second_moment_like(p))

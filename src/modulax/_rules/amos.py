@@ -143,12 +143,10 @@ class ScaleByAmos(AbstractAmosDecay, AbstractAmosScaling, AbstractByBlocks[Scale
     """
 
     needs = ("params",)
+    by_blocks = ("v", "b")
 
     def numbers_of(self, role, shape):
         return (per_output(role, shape) or whole(shape)) if self.per_output else shape
-
-    def by_blocks(self):
-        return ("v", "b")
 
     def init_leaf(self, p):
         return ScaleByAmosState(v=ma.second_moment_like(p), b=ma.second_moment_like(p))

@@ -24,7 +24,7 @@ def default_float() -> np.dtype:
 
 
 def largest_float() -> Float[Array, ""]:
-    """The largest finite number of JAX's default float dtype, for logs and relative comparisons in place of infinity."""
+    """The largest finite number of JAX's default float dtype: for logs and comparisons in place of infinity."""
     return jnp.array(jnp.finfo(default_float()).max, default_float())
 
 

@@ -9,7 +9,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -116,13 +116,11 @@ def averaged(tree: PyTree, roles: Sequence[AbstractRole], numbers_of: Callable[[
 class AbstractOverBlocks(AbstractLeafwise[StateT]):
     """A rule with a number in its state for each block of an array; `init_leaf` returns those of all entries."""
 
-    @abc.abstractmethod
-    def by_blocks(self) -> tuple[str, ...]:
-        """Return the fields of the state that have a number for each block."""
+    by_blocks: ClassVar[tuple[str, ...]]  # the fields of the state that have a number for each block
 
     def _fitting_state(self, p: Array, s: StateT) -> StateT:
         like: Any = self.init_leaf(p)
-        own = {name: getattr(s, name) for name in self.by_blocks()}
+        own = {name: getattr(s, name) for name in self.by_blocks}
         # Which blocks an array has is only known with its path.
         fitting = {name: x for name, x in own.items() if _has_blocks_of(p.shape, x.shape)}
         return dataclasses.replace(like, **fitting)
@@ -145,5 +143,5 @@ class AbstractByBlocks(AbstractOverBlocks[StateT]):
     def init(self, params: Params) -> StateT:
         """Return the initial state of the whole tree."""
         state, roles = super().init(params), self.roles.labels(params)
-        found = {name: averaged(getattr(state, name), roles, self.numbers_of) for name in self.by_blocks()}
+        found = {name: averaged(getattr(state, name), roles, self.numbers_of) for name in self.by_blocks}
         return dataclasses.replace(cast(Any, state), **found)
