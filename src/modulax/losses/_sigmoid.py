@@ -1,5 +1,7 @@
 """Binary cross-entropies: each class may be right or wrong independently of the others."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -33,11 +35,7 @@ def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Float[
     References:
         Goodfellow et al., [Deep Learning](https://www.deeplearningbook.org/contents/mlp.html), 2016, section 6.2
     """
-    (x,) = floating("sigmoid_binary_cross_entropy", logits=logits)
-    (y,) = real_arrays("sigmoid_binary_cross_entropy", labels=labels)
-    dtype, (x, y) = promoted(x, *fitted("sigmoid_binary_cross_entropy", "logits", x, labels=y))
-    differs = _differs(x, y)
-    x = chosen(differs, x)
+    dtype, x, y, differs = _prepared("sigmoid_binary_cross_entropy", logits, labels)
     return chosen(differs, _binary_cross_entropy(x, y)).astype(dtype)
 
 
@@ -77,12 +75,8 @@ def sigmoid_focal_loss(
         Lin et al., [Focal Loss for Dense Object Detection](https://arxiv.org/abs/1708.02002), 2017
     """
     owner = "sigmoid_focal_loss"
-    (x,) = floating(owner, logits=logits)
-    (y,) = real_arrays(owner, labels=labels)
-    dtype, (x, y) = promoted(x, *fitted(owner, "logits", x, labels=y))
+    dtype, x, y, differs = _prepared(owner, logits, labels)
     gamma = number_like(owner, "logits", x, NON_NEGATIVE, gamma=gamma)
-    differs = _differs(x, y)
-    x = chosen(differs, x)
     loss = jnp.exp(gamma * _log_wrong(x, y)) * _binary_cross_entropy(x, y)
     if alpha is not None:
         alpha = number_like(owner, "logits", x, FRACTION, alpha=alpha)
@@ -90,9 +84,14 @@ def sigmoid_focal_loss(
     return chosen(differs, loss).astype(dtype)
 
 
-def _differs(x: Array, y: Array) -> Array:
-    """False where an infinite logit agrees with its label: there the loss and its derivatives are zero, not NaN."""
-    return ~(((x == jnp.inf) & (y == 1)) | ((x == -jnp.inf) & (y == 0)))
+def _prepared(owner: str, logits: ArrayLike, labels: ArrayLike) -> tuple[Any, Array, Array, Array]:
+    """The dtype of the result, logits, labels, and where the loss isn't zero: the other logits are zero."""
+    (x,) = floating(owner, logits=logits)
+    (y,) = real_arrays(owner, labels=labels)
+    dtype, (x, y) = promoted(x, *fitted(owner, "logits", x, labels=y))
+    # Where an infinite logit agrees with its label, the loss and its derivatives are zero, not NaN.
+    differs = ~(((x == jnp.inf) & (y == 1)) | ((x == -jnp.inf) & (y == 0)))
+    return dtype, chosen(differs, x), y, differs
 
 
 def _binary_cross_entropy(x: Array, y: Array) -> Array:
