@@ -31,14 +31,6 @@ def as_initial_step(x: Any) -> Any:
     return InitialStep(*x) if isinstance(x, (tuple, list)) and len(x) == 2 else x
 
 
-def check_initial_step(owner: object, x: Any) -> None:
-    """Raises an error for anything that isn't an `InitialStep`."""
-    if not isinstance(x, InitialStep):
-        raise ValueError(
-            f'`{type(owner).__name__}(init_step=...)` must be a pair such as `("heuristic", 1e-6)`, got {x!r}.'
-        )
-
-
 class DoGState(ma.AbstractState):
     """State of `ScaleByDoG`: initial parameters, largest distance from them, and sum of squared gradients."""
 
@@ -73,7 +65,11 @@ class AbstractDoG(ma.AbstractFields):
     eps: ma.Number = ma.number(1e-8)
 
     def check(self) -> None:
-        check_initial_step(self, self.init_step)
+        if not isinstance(self.init_step, InitialStep):
+            raise ValueError(
+                f'`{type(self).__name__}(init_step=...)` must be a pair such as `("heuristic", 1e-6)`, got '
+                f"{self.init_step!r}."
+            )
 
 
 class ScaleByDoG(AbstractDoG, ma.AbstractLeafwise[DoGState]):
