@@ -143,7 +143,7 @@ class _DirectionState(ma.AbstractState):
     count: ma.Shared[ma.Count] = ma.counter()
 
 
-class _Direction(AbstractAdamRule[_DirectionState], AbstractOverBlocks[_DirectionState]):
+class _Direction(AbstractOverBlocks[_DirectionState], AbstractAdamRule[_DirectionState]):
     """The step of AdaHessian on one array, given the average `nu` of the squared estimates."""
 
     by_blocks = ("nu",)

@@ -29,7 +29,7 @@ class AbstractAdamMini(ma.AbstractMoments):
     roles: Any = roles_of_blocks()
 
 
-class ScaleByAdamMini(AbstractAdamMini, AbstractAdamRule[ScaleByAdamMiniState], AbstractByBlocks[ScaleByAdamMiniState]):
+class ScaleByAdamMini(AbstractAdamMini, AbstractByBlocks[ScaleByAdamMiniState], AbstractAdamRule[ScaleByAdamMiniState]):
     r"""Divides the first moment by the root of a second moment that is a mean over blocks: the direction of Adam-mini.
 
     $$
