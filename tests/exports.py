@@ -53,7 +53,7 @@ def import_of(module: str, names: Sequence[str]) -> str:
 
 def states() -> str:
     """The module `modulax.states`: the classes of all states, and what they hold."""
-    packages = ("modulax._containers.", "modulax._rules.", "modulax._protocol.optimizer", "modulax._transforms.")
+    packages = ("modulax._containers.", "modulax._rules.", "modulax._protocol.container", "modulax._transforms.")
     places: dict[str, list[str]] = {}
     for module, name in [*below("AbstractState", *packages), ("modulax.numerics._quantized", "Quantized")]:
         places.setdefault(module.removeprefix("modulax"), []).append(name)

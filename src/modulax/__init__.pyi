@@ -83,9 +83,9 @@ from ._containers.stacked import Stacked as Stacked
 from ._containers.stochastic_rounding import StochasticRounding as StochasticRounding
 from ._explain.check import check as check
 from ._explain.describe import describe as describe
-from ._protocol.apply_updates import apply_updates as apply_updates
 from ._protocol.frozen import freeze_hyperparameters as freeze_hyperparameters
 from ._protocol.patterns import by_path as by_path, by_regex as by_regex, by_type as by_type
+from ._protocol.step import apply_updates as apply_updates
 from ._roles.find import roles as roles
 from ._roles.labels import by_role as by_role, decays as decays
 from ._rules.acprop import ACProp as ACProp, ScaleByACProp as ScaleByACProp
@@ -262,7 +262,12 @@ from ._catalog.registry import Card as Card
 from ._explain.check import Findings as Findings
 from ._explain.describe import Description as Description, LeafDescription as LeafDescription
 from ._explain.likely_mistakes import LikelyMistake as LikelyMistake
-from ._protocol.container import AbstractContainer as AbstractContainer, part as part, required_part as required_part
+from ._protocol.container import (
+    AbstractContainer as AbstractContainer,
+    AbstractOptimizer as AbstractOptimizer,
+    part as part,
+    required_part as required_part,
+)
 from ._protocol.fields import (
     Hyperparameter as Hyperparameter,
     Number as Number,
@@ -271,7 +276,6 @@ from ._protocol.fields import (
     required_number as required_number,
 )
 from ._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
-from ._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
 from ._protocol.schedule import (
     AbstractSchedule as AbstractSchedule,
     AbstractStatefulSchedule as AbstractStatefulSchedule,

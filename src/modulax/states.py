@@ -30,7 +30,7 @@ from ._containers.schedule_free import ScheduleFreeState as ScheduleFreeState
 from ._containers.spikes import SkipSpikesState as SkipSpikesState
 from ._containers.stacked import StackedState as StackedState
 from ._containers.stochastic_rounding import StochasticRoundingState as StochasticRoundingState
-from ._protocol.optimizer import OptimizerState as OptimizerState
+from ._protocol.container import OptimizerState as OptimizerState
 from ._rules.acprop import ScaleByACPropState as ScaleByACPropState
 from ._rules.adabelief import ScaleByBeliefState as ScaleByBeliefState
 from ._rules.adadelta import ScaleByAdadeltaState as ScaleByAdadeltaState

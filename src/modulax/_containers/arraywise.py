@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._protocol.container import TREES, AbstractContainer
+from .._protocol.container import AbstractContainer, AbstractOptimizer
 from .._protocol.entry import as_written
+from .._protocol.extra_arguments import TREES
 from .._protocol.leafwise import AbstractLeafwise, reads_all_updates
 from .._protocol.masks import AbstractLabels
-from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, Part, is_empty
 from .._support.keys import is_key_data
 from .._transforms.basic import Identity

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
-from .._protocol.apply_updates import applied, sums
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
 from .._protocol.fields import Number, number
 from .._protocol.schedule_values import resolve
+from .._protocol.step import applied, sums
 from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, Clock
 from .._support.arithmetic import at_least_float32, copy_in, default_float, ratio, safe_increment
 from .._support.checks import DECAY, NON_NEGATIVE, WHOLE

@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._protocol.container import AbstractContainer, required_part
+from .._protocol.container import AbstractContainer, AbstractOptimizer, required_part, step_counted
 from .._protocol.fields import choice
-from .._protocol.masks import received, select
-from .._protocol.optimizer import AbstractOptimizer, step_counted
+from .._protocol.masks import select
 from .._protocol.transform import AbstractTransform, Effect, everything_in
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
@@ -85,7 +84,7 @@ def _signs(transform: AbstractTransform, tree: PyTree) -> list[Any]:
         if part.auxiliary:
             continue
         try:
-            seen = received(part.receives, tree)
+            seen = part._received(tree)
         except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
             continue
         inside = _signs(part.transform, select(tree, seen))

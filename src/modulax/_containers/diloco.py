@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import DTypeLike, PyTree
 
-from .._protocol.apply_updates import apply_updates
 from .._protocol.container import in_dtypes_of, part, required_part
 from .._protocol.fields import Number, number
+from .._protocol.step import apply_updates
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import WHOLE

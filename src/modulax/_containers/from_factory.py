@@ -8,9 +8,8 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from .._protocol.container import check_part
+from .._protocol.container import AbstractOptimizer, check_part
 from .._protocol.fields import required_numbers
-from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, everything_in
 from .._support.checks import listing, suggestion
 from .._support.keys import is_key_data, is_typed_key

@@ -5,9 +5,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from .._protocol.container import AbstractContainer
+from .._protocol.container import AbstractContainer, AbstractOptimizer
 from .._protocol.leafwise import AbstractLeafwise
-from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform, Move, everything_in, zeros_returned
 from .._support.types import Params, State, Updates
 from .._support.varying import cond

@@ -13,7 +13,7 @@ from .._protocol.transform import AbstractTransform
 from .._roles.labels import by_path_or_role
 from .._roles.role import AbstractRole
 from .._support.keys import is_key_data
-from .._support.methods import explained
+from .._support.wrong_calls import explained
 from .partition import Partition
 
 _REST = "default"

@@ -23,14 +23,14 @@ from jaxtyping import DTypeLike
 from .._protocol.container import AbstractContainer, required_part
 from .._protocol.hyperparameters import Hyperparameters
 from .._protocol.schedule import is_schedule
-from .._protocol.schedule_values import advance, at_last_step, schedule_states, with_current_values
+from .._protocol.schedule_values import advance, reading, schedule_states, with_current_values
 from .._protocol.transform import AbstractTransform, Clock, Part, everything_in
 from .._support.arithmetic import default_float, safe_increment
+from .._support.flax_nodes import is_variable
 from .._support.keys import is_key_data
 from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.printing import format_value
 from .._support.types import Count, Params, State, Updates
-from .._support.variables import is_variable
 from ..tree._math import in_place_of
 from ..tree._names import Path, joined, paths_named, unknown_name
 from ..tree._paths import key_names, named_leaves
@@ -87,7 +87,7 @@ class Hyperparams(MutableMapping[str, Any]):
     def _at_last_step(self) -> AbstractTransform:
         # `static_args` has left nothing of some schedules here.
         module = jtu.tree_map(lambda x: None if _is_left_out(x) else x, self._module, is_leaf=is_schedule)
-        with at_last_step():
+        with reading(steps_back=1):
             return module.at(self._state)
 
     def __setitem__(self, name: str, value: Any) -> None:

@@ -11,8 +11,8 @@ from .._protocol.masks import AbstractLabels
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform
 from .._roles.depth import depths_from_paths
-from .._support.methods import explained
 from .._support.types import Params
+from .._support.wrong_calls import explained
 from .._transforms.by_path import ScaleByDepth
 from ..tree._math import shapes_of
 from ..tree._paths import Names, as_pattern, named_leaves

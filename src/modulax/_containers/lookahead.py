@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, DTypeLike, PyTree
 
-from .._protocol.apply_updates import apply_updates
 from .._protocol.container import in_dtypes_of, required_part
 from .._protocol.fields import Number, required_number
-from .._protocol.schedule_values import in_rounds
+from .._protocol.schedule_values import reading
+from .._protocol.step import apply_updates
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import copy_in, default_float, safe_increment
 from .._support.checks import FRACTION, WHOLE
@@ -212,7 +212,7 @@ class Lookahead(AbstractSteering):
         Args:
             state: the state of this container.
         """
-        with in_rounds(jnp.ceil(self.sync_period).astype(jnp.int32) if self.reset_state else 1):
+        with reading(steps_of_round=jnp.ceil(self.sync_period).astype(jnp.int32) if self.reset_state else 1):
             return super().at(state)
 
     # Overridden because the slow parameters replace the evaluation parameters of the fast optimizer.

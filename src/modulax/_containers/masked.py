@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Literal
 import equinox as eqx
 import jax.numpy as jnp
 
-from .._protocol.container import AbstractContainer, extra_for, required_part
+from .._protocol.container import AbstractContainer, required_part
+from .._protocol.extra_arguments import extra_for
 from .._protocol.fields import choice
 from .._protocol.leafwise import AbstractLeafwise
 from .._protocol.masks import AbstractLabels, as_labels, mask_of, merge, not_in, select

@@ -9,7 +9,8 @@ import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool, DTypeLike, Inexact, PyTree
 
-from .._protocol.container import AbstractContainer, extra_inside, in_dtypes_of, required_part
+from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
+from .._protocol.extra_arguments import extra_inside
 from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, Effect
 from .._support.arithmetic import common_dtype, copy_in, is_narrower
 from .._support.module import AbstractState, like_params, nested

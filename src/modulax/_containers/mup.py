@@ -15,16 +15,16 @@ from jax.core import Tracer
 from jaxtyping import PyTree
 
 from .._protocol.container import check_optimizer
-from .._protocol.hyperparameters import value_at
-from .._protocol.masks import received, select
+from .._protocol.frozen import value_at
+from .._protocol.masks import select
 from .._protocol.patterns import by_path
 from .._protocol.transform import AbstractTransform, everything_in, extra_arguments
 from .._roles.find import model_of, roles_of
 from .._roles.role import AbstractRole, Hidden
 from .._support.arithmetic import default_float, is_inexact_array
 from .._support.checks import check_option, listing
-from .._support.methods import explained
 from .._support.types import P, Params
+from .._support.wrong_calls import explained
 from .._transforms.by_path import ScaleByPath
 from ..tree._math import is_state_index, shapes_of
 from ..tree._paths import Names, as_pattern, leaves_by_names, matches, named_leaves
@@ -256,7 +256,7 @@ def _ways(transform: AbstractTransform, tree: PyTree) -> list[tuple[Any, ...] | 
     ways: list[Any] = [() if parts else (jtu.tree_structure(transform),)] * len(jtu.tree_leaves(tree))
     for part in parts:
         try:
-            seen = received(part.receives, tree)
+            seen = part._received(tree)
         except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
             continue
         further = iter(_ways(part.transform, select(tree, seen)))

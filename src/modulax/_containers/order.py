@@ -8,9 +8,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._protocol.container import AbstractContainer
-from .._protocol.masks import AbstractLabels, mask_of, received, select
-from .._protocol.optimizer import AbstractOptimizer
+from .._protocol.container import AbstractContainer, AbstractOptimizer
+from .._protocol.masks import AbstractLabels, mask_of, select
 from .._protocol.transform import KEEPS_PARAMETERS, AbstractTransform, Effect, Part
 from .._support.types import Params
 
@@ -112,7 +111,7 @@ def in_any(parts: Iterable[Part], tree: PyTree, of: Callable[[AbstractTransform,
     """For which leaves `of` is true in any of the parts that receive them."""
     found = [False] * len(jtu.tree_leaves(tree))
     for part in parts:
-        seen = received(part.receives, tree)
+        seen = part._received(tree)
         inside = iter(of(part.transform, select(tree, seen)))
         found = [next(inside) or before if here else before for before, here in zip(found, seen, strict=True)]
     return found

@@ -7,14 +7,15 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from .._protocol.container import AbstractContainer, extra_for, required_part
-from .._protocol.leafwise import one_function_per_rule
+from .._protocol.container import AbstractContainer, required_part
+from .._protocol.extra_arguments import extra_for
 from .._protocol.masks import AbstractLabels, as_labels, merge, select
 from .._protocol.transform import AbstractTransform, Part
 from .._roles.labels import with_roles_of
 from .._support.checks import brief, listing
 from .._support.module import AbstractState, nested
 from .._support.types import Params, State, Updates
+from ..tree._leafmap import one_function_per_key
 from ..tree._math import shapes_without, zeros_without
 from ..tree._paths import leaf_paths
 
@@ -109,7 +110,7 @@ class Partition(AbstractContainer):
         whole = shapes_without(self.example_axes, updates)
         transforms = with_roles_of(whole, self).transforms
         # Groups that differ in numbers alone are traced as one rule.
-        with one_function_per_rule():
+        with one_function_per_key():
             for label, chosen in self.groups(whole).items():
                 group_params = None if params is None else select(params, chosen)
                 group_extra = extra_for(extra, chosen, updates, params, "Partition.update")

@@ -20,7 +20,8 @@ import jax.tree_util as jtu
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from .._protocol.container import AbstractContainer, extra_inside, required_part
+from .._protocol.container import AbstractContainer, required_part
+from .._protocol.extra_arguments import extra_inside
 from .._protocol.transform import AbstractTransform, everything_in, in_dtype_of, update_dtypes
 from .._roles.find import AbstractRoles
 from .._roles.labels import read_by_role

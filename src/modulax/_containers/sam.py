@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._protocol.apply_updates import apply_updates
 from .._protocol.container import AbstractContainer, in_dtypes_of, required_part
+from .._protocol.step import apply_updates
 from .._protocol.transform import AbstractTransform, zeros_returned
 from .._support.arithmetic import copy_in, safe_increment
 from .._support.module import AbstractState, like_params, nested, shared

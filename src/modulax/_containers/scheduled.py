@@ -2,8 +2,7 @@
 
 from typing import Any, ClassVar
 
-from .._protocol.container import AbstractContainer, required_part
-from .._protocol.optimizer import OptimizerState, start_counted, step_counted
+from .._protocol.container import AbstractContainer, OptimizerState, required_part, start_counted, step_counted
 from .._protocol.schedule_values import with_current_values
 from .._protocol.transform import AbstractTransform, Clock
 from .._support.module import with_fields

@@ -23,9 +23,8 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from .._protocol.container import AbstractContainer, required_part
+from .._protocol.container import AbstractContainer, AbstractOptimizer, required_part, start_counted, step_counted
 from .._protocol.masks import select
-from .._protocol.optimizer import AbstractOptimizer, start_counted, step_counted
 from .._protocol.transform import AbstractTransform, everything_in, in_dtype_of, update_dtypes
 from .._support.arithmetic import at_least_float32, common_dtype
 from .._support.keys import is_key_data, is_typed_key

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from .. import Part, Roles
 from .._plugin.containers import is_chain
-from .._plugin.labels import AbstractLabels, model_of, read_by_role, received, select, table_of, with_roles
+from .._plugin.labels import AbstractLabels, model_of, read_by_role, select, table_of, with_roles
 from .._plugin.messages import explained, html_table, listing
 from .._plugin.transforms import AbstractHyperparameters, check_optimizer, everything_in, known_values, largest
 from .._plugin.trees import shapes_of
@@ -120,7 +120,7 @@ def _idle_groups(optimizer: AbstractTransform, tree: PyTree) -> Iterator[str]:
         return
     for part in parts_over_run(optimizer):
         with contextlib.suppress(ValueError):  # inside `Flatten`, patterns are for the paths of other arrays
-            seen = received(part.receives, tree)
+            seen = part._received(tree)
             if hasattr(optimizer, "groups") and seen and not any(seen):
                 yield f"no leaf has the label {part.key!r} of `{type(optimizer).__name__}`: its transform does nothing."
             yield from _idle_groups(part.transform, select(tree, seen))
@@ -214,7 +214,7 @@ def _hands_on(transform: AbstractTransform) -> bool:
 def _routes_through(parts: Sequence[Part], tree: PyTree) -> list[tuple[_Step, ...]]:
     routes: list[tuple[_Step, ...]] = [()] * len(jtu.tree_leaves(tree))
     for part in parts:
-        seen = received(part.receives, tree)
+        seen = part._received(tree)
         further = iter(_routes(part.transform, select(tree, seen)))
         routes = [(*route, *next(further)) if here else route for route, here in zip(routes, seen, strict=True)]
     return routes

@@ -26,7 +26,6 @@ from .. import Part
 from .._plugin.arrays import State
 from .._plugin.labels import (
     AbstractLabels,
-    applies_to,
     mask_of,
     model_of,
     roles_read_by,
@@ -42,8 +41,7 @@ from .._plugin.transforms import (
     batched_number,
     check_optimizer,
     is_schedule,
-    title,
-    values_over_steps,
+    known_values,
 )
 from .._plugin.trees import leaves_with_paths, shapes_of
 from ..authoring import AbstractLeafwise, AbstractTransform, Params
@@ -213,7 +211,7 @@ def _own_rows(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDes
         return rows
     labels = getattr(transform, "mask", None)
     is_mask = isinstance(labels, AbstractLabels)
-    return _chosen(rows, mask_of(transform, labels, tree) if is_mask else applies_to(transform, tree))
+    return _chosen(rows, mask_of(transform, labels, tree) if is_mask else transform._reached(tree)[0])
 
 
 def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str]) -> None:
@@ -262,7 +260,7 @@ def _notes(transform: AbstractTransform, own_rows: Sequence[LeafDescription]) ->
     of_group = f" of `{groups.pop()}`" if len(groups) == 1 and groups != {""} else ""
     for label, x in _numbers_of(transform):
         if (course := _course(x)) and not hasattr(x, "fields_of_optimizer"):
-            yield f"`{label}`{of_group} follows `{title(x)}`: {course}."
+            yield f"`{label}`{of_group} follows `{x._title()}`: {course}."
 
 
 def _numbers_of(transform: AbstractTransform) -> Iterator[tuple[str, Any]]:
@@ -279,7 +277,7 @@ def _course(schedule: Any) -> str | None:
 
 @functools.lru_cache(64)  # the rows of a table and its notes ask for the same schedule
 def _known_course(schedule: AbstractSchedule) -> str | None:
-    values = values_over_steps(schedule)
+    values = known_values(schedule)
     if values is None:
         return None
     values = values + 0.0  # without the sign of -0
@@ -293,7 +291,7 @@ def _known_course(schedule: AbstractSchedule) -> str | None:
 def _text(value: Any) -> str:
     """A number, the values of a schedule, or the name of the schedule or transform that computes it."""
     if is_schedule(value):
-        return _course(value) or title(value)
+        return _course(value) or value._title()
     if isinstance(value, tuple):
         return f"{_text(value[0])}{_TO}{_text(value[-1])}"
     return type(value).__name__ if isinstance(value, AbstractHyperparameters) else format_value(value)

@@ -21,7 +21,7 @@ from jaxtyping import PyTree
 from .._plugin.arrays import is_inexact_array, is_narrower
 from .._plugin.labels import select
 from .._plugin.messages import listing
-from .._plugin.transforms import RATES, AbstractHyperparameters, is_schedule, known_values, largest, title
+from .._plugin.transforms import RATES, AbstractHyperparameters, is_schedule, known_values, largest
 from .._plugin.trees import dotted, leaves_with_paths, trainable
 from ..authoring import AbstractOptimizer, Params
 from ..schedules import AbstractSchedule
@@ -91,7 +91,7 @@ def _wrong_rate(what: str, rate: Any, in_check: bool) -> Iterator[str]:
     """
     values = known_values(rate)
     if isinstance(rate, AbstractSchedule):
-        what += f", `{title(rate)}`,"
+        what += f", `{rate._title()}`,"
     if values is None:
         return
     # The length of the run is not known, and a function may be meant for its steps only: it may fall below zero after

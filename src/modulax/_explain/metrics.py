@@ -21,7 +21,7 @@ import jax.tree_util as jtu
 from .._plugin.arrays import tracing
 from .._plugin.labels import AbstractMultiplier
 from .._plugin.states import is_quantized, kind_of
-from .._plugin.transforms import RATES, AbstractHyperparameters, at_last_step, is_schedule, with_factors
+from .._plugin.transforms import RATES, AbstractHyperparameters, is_schedule, reading
 from .._plugin.trees import Names, is_plain, key_names, leaves_with_paths
 from ..authoring import AbstractContainer, AbstractOptimizer, AbstractState
 from ..tree import unstack
@@ -39,7 +39,7 @@ class Metric(NamedTuple):
 
 def metrics_of(transform: Any, state: Any) -> dict[str, Any]:
     """Return what `transform.metrics(state)` returns."""
-    with at_last_step(), with_factors():
+    with reading(steps_back=1, with_factors=True):
         found = list(_hyperparameters_in_force(transform, transform.at(state), state))
     return _by_short_names([*found, *_measured_in(state)])
 

@@ -7,7 +7,6 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._plugin.containers import LastOne, decays_in, in_any, is_chain, is_last, last_one_in
-from .._plugin.labels import applies_to
 from .._plugin.transforms import KEEPS_PARAMETERS, keeps_gradients
 from ..authoring import AbstractContainer, AbstractLeafwise, AbstractOptimizer, AbstractTransform
 
@@ -95,7 +94,7 @@ def _changed(transform: AbstractTransform, tree: PyTree) -> list[bool]:
     if _hands_on(transform):
         return [False] * len(jtu.tree_leaves(tree))
     if isinstance(transform, AbstractLeafwise):
-        return applies_to(transform, tree)
+        return transform._reached(tree)[0]
     if not isinstance(transform, AbstractContainer) or not keeps_gradients(transform):
         return [True] * len(jtu.tree_leaves(tree))
     inside = in_any(transform.each_part(), tree, _changed)

@@ -13,7 +13,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Float
 
 from .._plugin.arrays import sources_of, tracing
-from .._plugin.transforms import has_stateful_schedule, is_schedule, schedule_states, title, with_current_values
+from .._plugin.transforms import has_stateful_schedule, is_schedule, schedule_states, with_current_values
 from .._plugin.trees import key_names
 from ..schedules import AbstractSchedule, AbstractStatefulSchedule
 
@@ -77,7 +77,7 @@ class PassedOnWithState(AbstractStatefulSchedule):
 
 
 def _titles(schedules: Sequence[Any], is_computed: bool) -> str:
-    titles = ", ".join(map(title, schedules))
+    titles = ", ".join(schedule._title() for schedule in schedules)
     return f"f({titles})" if is_computed else titles
 
 

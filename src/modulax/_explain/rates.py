@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import Part
-from .._plugin.labels import AbstractMultiplier, applies_to, select
+from .._plugin.labels import AbstractMultiplier, select
 from .._plugin.trees import Names
 from ..authoring import AbstractLeafwise, AbstractOptimizer, AbstractState
 from .over_run import transform_over_run
@@ -162,7 +162,7 @@ def _after_parts(
     own = None if parts else _own_rate(transform, place)
     if own is None:
         return rates
-    reached = applies_to(transform, tree) if isinstance(transform, AbstractLeafwise) else [True] * len(rates)
+    reached = transform._reached(tree)[0] if isinstance(transform, AbstractLeafwise) else [True] * len(rates)
     return [own if here else rate for rate, here in zip(rates, reached, strict=True)]
 
 

@@ -13,6 +13,7 @@ from .._support.arguments import (
     known as known,
     promoted as promoted,
     real_arrays as real_arrays,
+    traced_check as traced_check,
 )
 from .._support.checks import (
     AT_LEAST_ONE as AT_LEAST_ONE,
@@ -29,4 +30,3 @@ from .._support.checks import (
     check_option as check_option,
     require as require,
 )
-from .._support.value_checks import traced_check as traced_check

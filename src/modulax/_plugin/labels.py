@@ -2,12 +2,10 @@
 
 from .._protocol.masks import (
     AbstractLabels as AbstractLabels,
-    applies_to as applies_to,
     as_labels as as_labels,
     is_call as is_call,
     mask_of as mask_of,
     not_in as not_in,
-    received as received,
     select as select,
 )
 from .._roles.find import (

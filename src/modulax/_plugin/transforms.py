@@ -18,7 +18,7 @@ from .._protocol.extra_arguments import (
     optional_arguments as optional_arguments,
     required_arguments as required_arguments,
 )
-from .._protocol.frozen import is_frozen as is_frozen
+from .._protocol.frozen import is_frozen as is_frozen, value_at as value_at
 from .._protocol.hyperparameters import (
     ARRAY_TYPES as ARRAY_TYPES,
     BY_KEYWORD as BY_KEYWORD,
@@ -27,25 +27,19 @@ from .._protocol.hyperparameters import (
     fields_inside as fields_inside,
     find_all as find_all,
     find_paths as find_paths,
-    value_at as value_at,
-)
-from .._protocol.over_steps import (
-    known_values as known_values,
-    largest as largest,
-    values_over_steps as values_over_steps,
 )
 from .._protocol.schedule import (
     has_schedule as has_schedule,
     has_stateful_schedule as has_stateful_schedule,
     is_schedule as is_schedule,
-    title as title,
     wraps_function as wraps_function,
 )
 from .._protocol.schedule_values import (
-    at_last_step as at_last_step,
+    known_values as known_values,
+    largest as largest,
+    reading as reading,
     schedule_states as schedule_states,
     with_current_values as with_current_values,
-    with_factors as with_factors,
 )
 from .._protocol.transform import (
     KEEPS_PARAMETERS as KEEPS_PARAMETERS,

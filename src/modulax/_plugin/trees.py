@@ -1,7 +1,6 @@
 """Leaves by their paths, and names that refer to them."""
 
-from .._support.flax_nodes import check_nnx as check_nnx, register_class as register_class
-from .._support.variables import is_variable as is_variable
+from .._support.flax_nodes import check_nnx as check_nnx, is_variable as is_variable, register_class as register_class
 from ..tree._align import align as align, paired as paired
 from ..tree._leaves import check_shapes as check_shapes, columns as columns
 from ..tree._math import (

@@ -1,4 +1,4 @@
-"""Containers: transforms that hold others.
+"""Transforms that hold others: containers, and optimizers.
 
 A container declares its parts, `inner: AbstractTransform = required_part()`, and implements `init` and `update`, which
 call those of the parts and pass `extra` on. `each_part`, `at`, `eval_params` and the check of every part follow from
@@ -6,33 +6,35 @@ the declarations; `describe`, the registry, citations and per-example gradients 
 a part only some of the leaves says which by `receives=`. One that counts the steps of its parts declares
 `clock = "steps"` and has a field `count` in its state; one that counts in another way overrides `resolved`.
 
-`extra_for` and `extra_inside`, at the end, convert the extra arguments of `update` for a part that receives only some
-of the leaves, or the parameters in another form.
+An optimizer has flat hyperparameters, and a method `transform()` that composes the algorithm from transforms.
 """
 
+import abc
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import equinox as eqx
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._support.arithmetic import is_inexact_array
+from .._support.arithmetic import no_steps, safe_increment
 from .._support.checks import brief
-from .._support.module import AbstractState, with_fields
+from .._support.module import AbstractState, nested, shared, with_fields
 from .._support.placement import typed_like
-from .._support.types import P, Params, State, Updates
+from .._support.tracing import tracing
+from .._support.types import Count, P, Params, State, Updates
 from .._support.wrong_calls import is_model
-from ..tree._align import align, paired
-from ..tree._math import trainable
+from ..tree._align import align
 from ..tree._paths import is_plain
 from .hyperparameters import AbstractHyperparameters
 from .masks import merge, select
-from .schedule_values import resolve
-from .transform import AbstractTransform, EmptyState, Part
+from .schedule_values import advance, resolve, schedule_states, with_current_values
+from .transform import AbstractTransform, Clock, EmptyState, Part
+
+T = TypeVar("T", bound=AbstractTransform)
 
 if TYPE_CHECKING:
     from equinox import field as required_part  # a field specifier, as `required_number` is in `fields.py`
@@ -233,7 +235,7 @@ class AbstractContainer(AbstractTransform):
             state: the state of this container.
             params: the parameters that are trained, or the whole model.
         """
-        return eval_parts(self.at(state), state, params)
+        return _eval_parts(self.at(state), state, params)
 
     def _check_parts(self) -> None:
         cls = type(self)
@@ -241,7 +243,7 @@ class AbstractContainer(AbstractTransform):
             raise ValueError(
                 f"`{cls.__name__}` is a container without parts. Declare one, `inner: ... = required_part()`."
             )
-        check_parts(self)
+        _check_each_part(self)
 
 
 def part_fields(module: AbstractTransform) -> list[dataclasses.Field]:
@@ -249,7 +251,7 @@ def part_fields(module: AbstractTransform) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(module) if "part" in field.metadata]
 
 
-def check_parts(module: AbstractTransform) -> None:
+def _check_each_part(module: AbstractTransform) -> None:
     """Raise an error if a part is neither a transform nor a mapping of transforms."""
     name = type(module).__name__
     for field in part_fields(module):
@@ -263,7 +265,7 @@ def check_parts(module: AbstractTransform) -> None:
             check_part(f"`{name}({field.name}=...)`", value)
 
 
-def eval_parts(transform: AbstractTransform, state: State, params: Params) -> Params:
+def _eval_parts(transform: AbstractTransform, state: State, params: Params) -> Params:
     """The evaluation parameters of a transform's parts; its schedules must be replaced by their current values."""
     like = params  # of which `Partition` finds all labels together
     for part in transform.each_part(state):
@@ -285,74 +287,127 @@ def in_dtypes_of(params: Params, tree: PyTree, owner: str) -> Params:
     return treedef.unflatten([typed_like(x.astype(p.dtype), p) for x, p in zip(values, leaves, strict=True)])
 
 
-# Extra arguments that are always trees like the parameters, even if their leaves have other shapes.
-TREES = ("grad", "previous_grad")
+class OptimizerState(AbstractState):
+    """State of every optimizer, and of `Scheduled`: step count, state of the transform, and states of schedules.
 
-# Extra arguments that are functions of the parameters.
-FUNCTIONS = ("value_fn", "obj_fn", "grad_fn")
+    Schedules follow the step count `step`. `schedule_states` holds the states of stateful schedules by the dotted path
+    of the field that holds each, or None if there are none.
+    """
+
+    step: Count = shared(metric=True)
+    inner: State = nested()
+    schedule_states: dict[str, State] | None = shared(None)
 
 
-def extra_inside(
-    extra: Mapping[str, Any],
-    updates: Updates,
-    down: Callable[[PyTree], PyTree],
-    up: Callable[[PyTree], PyTree],
-) -> dict[str, Any]:
-    """Convert the extra arguments for an inner transform that receives the parameters in another form.
+class AbstractOptimizer(AbstractTransform):
+    """A named optimizer: fields for its hyperparameters, and `transform()`, which composes it from transforms.
 
-    Trees with the structure and shapes of the updates are converted under any name, and functions of the parameters,
-    such as `value_fn`, are called with the parameters in the outer form.
+        class Momentum(AbstractOptimizer):
+            learning_rate: Number = required_number()
+            decay: Number = number(0.9)
+
+            def transform(self):
+                return Chain(Trace(self.decay), ScaleByLearningRate(self.learning_rate))
+
+    At every update, each schedule in the fields is replaced by its value at that step before `transform()` is called,
+    so that every hyperparameter of every optimizer can be a schedule.
+    """
+
+    clock: ClassVar[Clock] = "keeper"
+    _negates = True
+    _keeps = "gradients"
+
+    @abc.abstractmethod
+    def transform(self) -> AbstractTransform:
+        """Return the transform that implements this optimizer; schedules in its fields have been replaced by values."""
+
+    def _part(self, cls: type[T], **values: Any) -> T:
+        """Return a transform with the hyperparameters that this optimizer has under the same names.
+
+        Args:
+            cls: the class of the transform.
+            values: arguments that differ, or that this optimizer does not have.
+        """
+        own = self.__dataclass_fields__  # with the constants of the class, which `dataclasses.fields` leaves out
+        same = {field.name: getattr(self, field.name) for field in dataclasses.fields(cls) if field.name in own}
+        return cls(**same | values)
+
+    def _check_parts(self) -> None:
+        _check_each_part(self)  # transforms in the fields, which `transform()` uses
+
+    def init(self, params: Params) -> OptimizerState:
+        """Return the initial state: the state of `transform()`, and a step count of zero."""
+        return start_counted(self, lambda now: now.transform().init(params))
+
+    def update(
+        self, updates: Updates, state: OptimizerState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptimizerState]:
+        """Run one step of `transform()`, with the values of the hyperparameters at this step."""
+        return step_counted(
+            self, state, extra, lambda now: now.transform().update(updates, state.inner, params, **extra)
+        )
+
+    def at(self, state: OptimizerState) -> Self:
+        """Return this optimizer with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this optimizer.
+        """
+        now = with_current_values(self, state.step, state.schedule_states)
+        parts = {field.name: getattr(now, field.name) for field in part_fields(now)}
+        if not parts:
+            return now
+        inside = list(_all_parts(now.transform(), state.inner))
+        # `transform()` passes the transforms in the fields on, so that they are recognized by identity.
+        fields = {name: p.transform.at(p.state) for name, x in parts.items() for p in inside if p.transform is x}
+        return with_fields(now, **fields)
+
+    def each_part(self, state: OptimizerState | None = None) -> Iterator[Part]:
+        """Yield `transform()`, with the values of schedules at the next step, or at the first if no state is given.
+
+        Args:
+            state: the state of this optimizer.
+        """
+        now = with_current_values(self, 0, schedule_states(self)) if state is None else self.at(state)
+        with tracing():  # its numbers were checked
+            transform = now.transform()
+        yield Part("transform", None, transform, None if state is None else state.inner)
+
+    def eval_params(self, state: OptimizerState, params: P) -> P:
+        """Return the evaluation parameters of `transform()`."""
+        return _eval_parts(self, state, params)
+
+
+def start_counted(transform: T, init: Callable[[T], State]) -> OptimizerState:
+    """Return the initial state of an optimizer or of `Scheduled`, whose schedules have the values of the first step.
 
     Args:
-        extra: the extra arguments of the container.
-        updates: the updates of the container.
-        down: maps a tree like the parameters to the inner form.
-        up: maps parameters in the inner form back, for the functions of the caller.
+        transform: the transform whose fields may be schedules.
+        init: a function of it with their values, which returns the state inside.
     """
-
-    def of_inner(function: Callable[..., Any], is_gradient: bool) -> Callable[..., Any]:
-        # `wraps` keeps the signature, from which line searches read the names of further arguments.
-        @functools.wraps(function, updated=())
-        def call(params: Params, *args: Any, **kwargs: Any) -> Any:
-            out = function(up(params), *args, **kwargs)
-            return down(out) if is_gradient else out
-
-        return call
-
-    inner = dict(extra)
-    for name, value in extra.items():
-        if value is not None and (name in TREES or _is_like(value, updates)):
-            inner[name] = down(value)
-    for name in FUNCTIONS:
-        if inner.get(name) is not None:
-            inner[name] = of_inner(inner[name], name == "grad_fn")
-    return inner
+    step, states = no_steps(), schedule_states(transform)
+    return OptimizerState(step, init(with_current_values(transform, step, states)), states)
 
 
-def _is_like(tree: PyTree, updates: Updates) -> bool:
-    """Whether it is a tree of inexact arrays with the structure and shapes of the updates; never for a single array."""
-    leaves, treedef = jtu.tree_flatten(updates)
-    return (
-        # If the parameters are one array, any extra array of its shape would match, such as the loss beside a scalar.
-        not jtu.treedef_is_leaf(treedef)
-        and jtu.tree_structure(tree) == treedef
-        and all(is_inexact_array(x) and x.shape == u.shape for x, u in zip(jtu.tree_leaves(tree), leaves, strict=True))
-    )
+def step_counted(
+    transform: T, state: OptimizerState, extra: Mapping[str, Any], update: Callable[[T], tuple[Updates, State]]
+) -> tuple[Updates, OptimizerState]:
+    """Run one step of an optimizer or of `Scheduled`, whose schedules have the values of this step.
 
-
-def extra_for(
-    extra: Mapping[str, Any], chosen: Sequence[bool], updates: Updates, params: Params | None, owner: str
-) -> dict[str, Any]:
-    """Convert the extra arguments for a part that receives the chosen leaves only.
-
-    Functions of the parameters are called with all of them, the other leaves at their current values.
+    Args:
+        transform: the transform whose fields may be schedules.
+        state: the state before the step.
+        extra: the extra arguments of `update`.
+        update: a function of the transform with their values, which returns the updates and the new state inside.
     """
+    updates, inner = update(with_current_values(transform, state.step, state.schedule_states, extra))
+    # The value of a schedule at a step is that of the state before it, as in optax.
+    states = advance(transform, state.step, state.schedule_states, extra)
+    return updates, OptimizerState(safe_increment(state.step), inner, states)
 
-    def down(tree: PyTree) -> PyTree:
-        # Paired by path, because an extra tree may be a whole model, or have other containers.
-        return select(paired(trainable(tree), updates, owner), chosen)
 
-    def up(part: PyTree) -> PyTree:
-        return part if params is None else merge(params, part, chosen)
-
-    return extra_inside(extra, updates, down, up)
+def _all_parts(transform: AbstractTransform, state: State) -> Iterator[Part]:
+    """Iterate over the parts of a transform, and over theirs, with their states."""
+    for part in transform.each_part(state):
+        yield part
+        yield from _all_parts(part.transform, part.state)

@@ -9,11 +9,11 @@ A boundary does the work around either call: it filters the model, checks the ar
 """
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 import equinox as eqx
@@ -26,20 +26,20 @@ from jax.sharding import NamedSharding
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import listing
 from .._support.failures import array_type, located, shortened
-from .._support.placement import mesh_of_types, mesh_sharding, on_devices_of, placed_at, placed_like, sharding_along
+from .._support.flax_nodes import holds_states, without_variables
+from .._support.module import AbstractState
+from .._support.placement import made_for, mesh_sharding, placed_like, sharding_along
 from .._support.slots import likely_mistakes
 from .._support.tracing import is_tracing
 from .._support.types import Params, State, Updates
-from .._support.variables import holds_states, without_variables
 from .._support.wrong_calls import wrong_function_call
-from ..tree._align import is_python_number, paired, refuse_integers, refuse_numbers
+from ..tree._align import is_python_number, trained
 from ..tree._math import shapes_without, strong, trainable
 from ..tree._paths import leaves_with_paths
 from ..tree._state import declarations, is_per_matrix, owners
 from .extra_arguments import refuse_hyperparameters
 from .hyperparameters import AbstractHyperparameters
 from .masks import AbstractLabels, mask_of
-from .mistakes import explaining_state, wrong_state
 from .program import Program
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -192,8 +192,7 @@ class InitBoundary(_AbstractBoundary):
     def run(self, transform: Any, /, params: Params, where: "_Where | None" = None) -> State:
         _refuse_others(f"{self.owner}.init", params)
         params = trainable(params)
-        with mesh_of_types(params):
-            state = on_devices_of(self.inside(transform, params), params)
+        state = made_for(params, lambda: self.inside(transform, params))
         return state if where is None else where.place(state, params)
 
     def outside(self, transform: Any, /, params: Params, *, allow_empty: bool = False) -> State:
@@ -226,12 +225,13 @@ class _Where:
         """Put every array of the state where its parameter is: nothing connects zeros with it otherwise."""
         leaves, treedef = jtu.tree_flatten(state)
         shapes = [p.shape for p in jtu.tree_leaves(params)]
-        wanted: list[NamedSharding | None] = [None] * len(leaves)
         for k, (i, declared) in enumerate(zip(owners(state, params), declarations(state), strict=True)):
             is_here = jax.typeof(leaves[k]).memory_space == jax.memory.Space.Device  # and not in that of `Offload`
             if i is not None and is_here and (sharding := self.shardings[i]):
-                wanted[k] = sharding_along(sharding, shapes[i], leaves[k].shape, is_per_matrix(declared))
-        return treedef.unflatten(placed_at(leaves, wanted))
+                along = sharding_along(sharding, shapes[i], leaves[k].shape, is_per_matrix(declared))
+                # No group with `shard_like` for each: XLA makes equal zeros once, and would put all in one place.
+                leaves[k] = leaves[k] if along is None else jax.lax.with_sharding_constraint(leaves[k], along)
+        return treedef.unflatten(leaves)
 
 
 # XLA takes quadratic time for a program with an output for every leaf: 0.1 s for 300 leaves of Adam, 6 s for 4000.
@@ -257,13 +257,11 @@ class AbstractUpdateBoundary(_AbstractBoundary):
         return steps, _strong(new)
 
     def run(self, transform, /, updates, state, params, extra):
-        # `trainable` drops integers, which have to be refused.
-        given, updates = updates, trainable(updates)
-        if params is not None:
-            refuse_integers(params, given, f"{self.owner}.update")
-            refuse_numbers(params, updates, f"{self.owner}.update")
+        if params is None:
+            updates = trainable(updates)
+        else:
             axes = transform.example_axes
-            params = paired(trainable(params), updates, f"{self.owner}.update", per_example=axes)
+            params, updates = trained(params, updates, f"{self.owner}.update", per_example=axes)
         state = self.with_modules(transform, state, updates)
         with self.explaining(state):
             steps, new = self.inside(transform, updates, state, params, **extra)
@@ -275,14 +273,14 @@ class AbstractUpdateBoundary(_AbstractBoundary):
         """Return the state with the Modules in it, of which the stock `flax.nnx.Optimizer` keeps the arrays."""
 
     @abc.abstractmethod
-    def explaining(self, state: State) -> AbstractContextManager[None]:
+    def explaining(self, state: State) -> contextlib.AbstractContextManager[None]:
         """Return a context that explains the errors which come from anything else in place of the state."""
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:
         return self.program(transform, updates, state, params, extra)
 
 
-class UpdateBoundary(AbstractUpdateBoundary):
+class _UpdateBoundary(AbstractUpdateBoundary):
     """The work around `update` of a class here, whose states are Modules."""
 
     def run(self, transform, /, updates, state, params, extra):
@@ -293,12 +291,12 @@ class UpdateBoundary(AbstractUpdateBoundary):
         """Return the state with the Modules in it."""
         return _with_modules(transform, state, shapes_without(transform.example_axes, updates))
 
-    def explaining(self, state: State) -> AbstractContextManager[None]:
+    def explaining(self, state: State) -> contextlib.AbstractContextManager[None]:
         """Explain the errors of a method here that gets another state."""
         return explaining_state(f"{self.owner}.update", self.method, state)
 
 
-class EvalBoundary(_AbstractBoundary):
+class _EvalBoundary(_AbstractBoundary):
     """Puts the evaluation parameters back into the model that was given."""
 
     models: ClassVar[tuple[int, ...]] = (1,)
@@ -318,6 +316,10 @@ class EvalBoundary(_AbstractBoundary):
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
         return self.program(transform, state, params)[0]
+
+
+BOUNDARIES = {"init": InitBoundary, "update": _UpdateBoundary, "eval_params": _EvalBoundary}
+"""The boundary of each method of a transform that is an entry point."""
 
 
 def _refuse_complex(transform: Any, params: Params) -> None:
@@ -356,4 +358,44 @@ def _refuse_empty(owner: str, params: Params) -> None:
         f"`{owner}` found nothing to train: no leaf of the parameters is a floating-point or complex array. "
         f"{convert if found else 'It has no leaves.'} If nothing is to be trained, write `init(params, "
         f"allow_empty=True)`."
+    )
+
+
+@contextlib.contextmanager
+def explaining_state(owner: str, method: Callable[..., Any], state: State) -> Iterator[None]:
+    """Explain errors that come from anything else in place of the state of a class of ours."""
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        if message := wrong_state(owner, method, state, error=error):
+            raise ValueError(message) from error
+        raise
+
+
+def wrong_state(
+    owner: str, method: Callable[..., Any], state: State, params: Params = None, error: Exception | None = None
+) -> str | None:
+    """The error message for what cannot be a state; None if it is one, or if the transform of a user may have it.
+
+    Args:
+        owner: the method that was called.
+        method: a method of the transform as its class wrote it.
+        state: what was given as the state.
+        params: what was given as the parameters.
+        error: the error that was raised for it.
+    """
+    if isinstance(state, AbstractState) and type(getattr(error, "module", None)) is type(state):
+        return f"`{owner}` was given the state of another optimizer, a `{type(state).__name__}`. Call its own `init`."
+    if isinstance(state, AbstractState) or not (state is None or method.__module__.startswith("modulax.")):
+        return None
+    if isinstance(params, AbstractState):
+        name = owner.rpartition(".")[2]
+        return f"`{owner}` was given the parameters and the state in the other order: write `{name}(state, params)`."
+    given = "None" if state is None else f"a `{type(state).__name__}`"
+    message = f"`{owner}` was given {given} as its state, which must come from its `init(params)`."
+    if not isinstance(state, (tuple, type(None))):
+        return message
+    return (
+        f"{message} To continue from a state of optax, write "
+        f"`state, _ = modulax.checkpoint.state_from_optax(optimizer.init(params), state, optimizer, params)`."
     )

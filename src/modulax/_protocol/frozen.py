@@ -1,5 +1,6 @@
 """Transforms and schedules whose hyperparameters are Python numbers, for the field of a model."""
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -9,8 +10,9 @@ from jax.core import Tracer
 
 from .._support.keys import is_key_data
 from .._support.types import ARRAY_TYPES
-from ..tree._names import Path
-from ..tree._paths import dotted, key_names
+from ..tree._names import Path, joined
+from ..tree._paths import key_names
+from ..tree._search import with_value
 
 H = TypeVar("H", bound=eqx.Module)
 
@@ -34,38 +36,49 @@ def freeze_hyperparameters(module: H) -> H:
     Raises:
         ValueError: if a hyperparameter is an array with several entries, as in a batch of optimizers.
     """
-
-    def frozen(path: Any, x: Any) -> Any:
-        if not isinstance(x, ARRAY_TYPES) or is_key_data(x):
-            return x
+    for path, x in numbers_with_paths(module):
         if isinstance(x, Tracer):
             raise ValueError(
-                f"`freeze_hyperparameters`: `{dotted(path)}` of `{type(module).__name__}` is traced, so that its value "
+                f"`freeze_hyperparameters`: `{joined(path)}` of `{type(module).__name__}` is traced, so that its value "
                 f"is not known. Call it outside of `jax.jit`, `jax.vmap` and `jax.grad`."
             )
-        if np.ndim(x):
+        if isinstance(x, ARRAY_TYPES) and np.ndim(x):
             raise ValueError(
-                f"`freeze_hyperparameters`: `{dotted(path)}` of `{type(module).__name__}` is an array of shape "
+                f"`freeze_hyperparameters`: `{joined(path)}` of `{type(module).__name__}` is an array of shape "
                 f"{np.shape(x)}, not a number. Declare the field of the model with `equinox.field(static=True)`."
             )
-        return _as_python(x)
-
-    return jtu.tree_map_with_path(frozen, module)
+    return _with_python_numbers(module)
 
 
-def with_python_numbers(module: H) -> H:
+def _with_python_numbers(module: H) -> H:
     """A module with Python numbers wherever the values are known: what is traced stays so."""
 
     def frozen(x: Any) -> Any:
-        is_number = isinstance(x, ARRAY_TYPES) and not isinstance(x, Tracer) and not is_key_data(x)
-        return _as_python(x) if is_number and not np.ndim(x) else x
+        if not isinstance(x, ARRAY_TYPES) or isinstance(x, Tracer) or is_key_data(x) or np.ndim(x):
+            return x
+        # The shortest decimal that is this number.
+        return float(str(np.asarray(x)[()])) if x.dtype in (np.float32, np.float64) else x.item()
 
     return jtu.tree_map(frozen, module)
 
 
-def _as_python(x: Any) -> Any:
-    """A number in an array as a number of Python: the shortest decimal that is this number."""
-    return float(str(np.asarray(x)[()])) if x.dtype in (np.float32, np.float64) else x.item()
+def frozen_like(new: Any, old: Any, changed: Iterable[Path]) -> Any:
+    """The new module with Python numbers where the old one, or a part of it, was frozen; what is traced stays so."""
+    for path in changed:
+        for stop in range(len(path)):
+            part = value_at(old, path[:stop])
+            if isinstance(part, eqx.Module) and is_frozen(part):
+                part = _with_python_numbers(value_at(new, path[:stop]))
+                new = with_value(new, path[:stop], part) if stop else part
+                break
+    return new
+
+
+def value_at(module: Any, path: tuple[Any, ...]) -> Any:
+    """The value at a path of names, keys and indices."""
+    for name in path:
+        module = getattr(module, name) if isinstance(module, eqx.Module) else module[name]
+    return module
 
 
 def is_frozen(module: eqx.Module) -> bool:

@@ -12,9 +12,11 @@ finds, among the hyperparameters or else among the parts and options. `Hyperpara
 `hyperparameters()` and `addresses()`, finds a value in the same way.
 """
 
+import contextvars
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
@@ -27,21 +29,20 @@ from jax.core import Tracer
 
 from .._support.arithmetic import default_float
 from .._support.checks import NON_NEGATIVE, Requirement, accepts_any_range, brief, check_setting, listing, require
-from .._support.flax_nodes import register_with_nnx
-from .._support.methods import explained, result_is_indexed
+from .._support.flax_nodes import is_variable, register_with_nnx
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
-from .._support.printing import default_that_differs, format_fields, format_value, with_defaults
-from .._support.tables import html_table
+from .._support.printing import format_call, format_value, html_table
 from .._support.tracing import is_tracing
 from .._support.types import ARRAY_TYPES
-from .._support.variables import is_variable
-from .._support.wrong_calls import is_model
+from .._support.wrong_calls import explained, is_model, result_is_indexed
 from ..tree._math import strong
 from ..tree._names import NamingError, Path, ambiguous_name, ends_with, joined, outermost, paths_named, unknown_name
-from ..tree._paths import dotted
+from ..tree._paths import key_names
 from ..tree._search import with_value
-from .frozen import is_frozen, numbers_with_paths, with_python_numbers
+from .frozen import frozen_like, numbers_with_paths, value_at
+
+_SHOWS_DEFAULTS = contextvars.ContextVar("shows_defaults", default=False)
 
 
 def as_scalar(x: Any) -> Any:
@@ -155,21 +156,27 @@ class AbstractHyperparameters(AbstractModule):
                 _check_leaves(self, field.name, getattr(self, field.name))
 
     def __repr__(self) -> str:
-        return format_fields(self)
+        shown = [f for f in dataclasses.fields(self) if f.repr]
+        if not _SHOWS_DEFAULTS.get():
+            shown = [f for f in shown if _default_that_differs(self, f) is not None]
+        return format_call(type(self).__name__, {f.name: getattr(self, f.name) for f in shown})
 
     def __format__(self, spec: str) -> str:
         """Return the repr; `f"{optimizer:all}"` has every field, also those that have their defaults."""
-        return with_defaults(self) if spec == "all" else super().__format__(spec)
+        if spec != "all":
+            return super().__format__(spec)
+        context = contextvars.copy_context()
+        context.run(_SHOWS_DEFAULTS.set, True)  # for the modules inside too
+        return context.run(repr, self)
 
     def _repr_html_(self) -> str:
         rows = []
-        for path, following in itertools.pairwise([*fields_inside(self), ("",)]):
-            value, owner = value_at(self, path), value_at(self, path[:-1])
+        for (path, value, field), (following, *_) in itertools.pairwise([*fields_inside(self), ((), None, None)]):
             if isinstance(value, AbstractHyperparameters):
                 rows.append([joined(path), type(value).__name__, ""])
-            elif following[: len(path)] != path:  # else the modules in the value have rows
-                field = owner.__dataclass_fields__[path[-1]]
-                rows.append([joined(path), format_value(value), default_that_differs(owner, field) or ""])
+            elif field and following[: len(path)] != path:  # else the modules in the value have rows
+                default = _default_that_differs(value_at(self, path[:-1]), field)
+                rows.append([joined(path), format_value(value), default or ""])
         return html_table([type(self).__name__, "value", "default, if another"], rows)
 
     def addresses(self) -> dict[str, optree.PyTreeAccessor]:
@@ -221,7 +228,7 @@ class AbstractHyperparameters(AbstractModule):
             is_number = isinstance(value, (int, float, np.generic, np.ndarray)) and not isinstance(value, bool)
             for path in paths:
                 out = with_value(out, path, _on_device(value) if is_number and _is_on_device(out, path) else value)
-        return _frozen_like(out, self, itertools.chain.from_iterable(found.values()))
+        return frozen_like(out, self, itertools.chain.from_iterable(found.values()))
 
     def _why_not_a_number(self) -> str | None:
         """Return why this object cannot be the value of a hyperparameter; None if it can: it is a schedule."""
@@ -241,23 +248,17 @@ class AbstractHyperparameters(AbstractModule):
         return f"{super()._is_immutable(name)} {remedy}"
 
 
-def _frozen_like(new: Any, old: Any, changed: Iterable[Path]) -> Any:
-    """The new module with Python numbers where the old one, or a part of it, was frozen; what is traced stays so."""
-    for path in changed:
-        for stop in range(len(path)):
-            part = value_at(old, path[:stop])
-            if isinstance(part, AbstractHyperparameters) and is_frozen(part):
-                part = with_python_numbers(value_at(new, path[:stop]))
-                new = with_value(new, path[:stop], part) if stop else part
-                break
-    return new
-
-
-def value_at(module: Any, path: tuple[Any, ...]) -> Any:
-    """The value at a path of names, keys and indices."""
-    for name in path:
-        module = getattr(module, name) if isinstance(module, eqx.Module) else module[name]
-    return module
+def _default_that_differs(module: eqx.Module, field: dataclasses.Field) -> str | None:
+    """The default of a field that has another value, as text: empty for a required field; None if it is the value."""
+    value, missing = getattr(module, field.name), dataclasses.MISSING
+    default = field.default if field.default_factory is missing else field.default_factory()
+    if default is missing:
+        return ""
+    default = field.metadata.get("converter", lambda x: x)(default)
+    # Numbers are compared by their text, because they may be in any kind of array; functions may have one text.
+    both = (value, default) if field.metadata.get("static") else map(jtu.tree_structure, (value, default))
+    text = format_value(default)
+    return None if format_value(value) == text and operator.eq(*both) else text
 
 
 def _is_on_device(module: Any, path: tuple[Any, ...]) -> bool:
@@ -373,36 +374,6 @@ def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> Any:
     return each(values)
 
 
-def batched_number(module: AbstractHyperparameters) -> str | None:
-    """The path of a hyperparameter that is not a scalar, if there is one: the module is a batch of modules."""
-    for field in dataclasses.fields(module):
-        if field.metadata.get("static"):
-            continue
-        is_numeric = field.metadata.get("number") or field.metadata.get("numbers")
-        found = jtu.tree_leaves_with_path(getattr(module, field.name), lambda x: isinstance(x, AbstractHyperparameters))
-        for path, x in found:
-            inside = None
-            if isinstance(x, AbstractHyperparameters):
-                inside = batched_number(x)
-            elif is_numeric and getattr(x, "shape", ()):
-                inside = ""
-            if inside is not None:
-                return ".".join(filter(None, (field.name, dotted(path), inside)))
-    return None
-
-
-def hashable(leaf: Any, owner: AbstractHyperparameters) -> Hashable:
-    """A leaf of a transform as a value that is equal, and has the same hash, for equal leaves."""
-    if isinstance(leaf, Tracer):
-        raise TypeError(
-            f"`{type(owner).__name__}` has traced hyperparameters, and cannot be hashed. Give it to the inner "
-            f"`jax.jit` as an ordinary argument in place of a static one: it is a pytree."
-        )
-    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
-        return leaf.shape, tuple(np.asarray(leaf).ravel().tolist())
-    return leaf
-
-
 def _addressed(
     module: AbstractHyperparameters, entries: Callable[..., list[Any]] = optree.treespec_paths, before: Any = ()
 ) -> Iterator[tuple[Any, ...]]:
@@ -423,22 +394,44 @@ def _addressed(
             yield from _addressed(value, entries, (*before, *path))
 
 
-def fields_inside(module: AbstractHyperparameters) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every field of the modules inside, and of every entry of a mapping or a tuple of modules."""
+def fields_inside(
+    module: AbstractHyperparameters, before: Path = ()
+) -> Iterator[tuple[Path, Any, dataclasses.Field | None]]:
+    """Yield the path, the value and the declaration of every field of a module and of the modules inside.
 
-    def inside(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        if path:
-            yield path
-        if isinstance(value, AbstractHyperparameters):
-            for field in dataclasses.fields(value):
-                yield from inside(getattr(value, field.name), (*path, field.name))
-        elif isinstance(value, (Mapping, tuple)):
-            entries = value.items() if isinstance(value, Mapping) else enumerate(value)
-            for key, x in entries:
-                if isinstance(x, AbstractHyperparameters):
-                    yield from inside(x, (*path, key))
+    The entries that are modules in a mapping or a tuple follow, without a declaration.
+    """
+    for field in dataclasses.fields(module):
+        path, value = (*before, field.name), getattr(module, field.name)
+        yield path, value, field
+        for where, x in _modules_in(value, path):
+            if where != path:
+                yield where, x, None
+            yield from fields_inside(x, where)
 
-    yield from inside(module, ())
+
+def _modules_in(value: Any, path: Path) -> Iterator[tuple[Path, AbstractHyperparameters]]:
+    if isinstance(value, AbstractHyperparameters):
+        yield path, value
+    elif isinstance(value, (Mapping, tuple)):
+        for key, x in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _modules_in(x, (*path, key))
+
+
+def numeric_fields(module: AbstractHyperparameters) -> Iterator[tuple[Path, Any]]:
+    """Yield the path and the value of every field, here and in the modules inside, that holds hyperparameters."""
+    for path, value, field in fields_inside(module):
+        if field is not None and field.metadata.keys() & {"number", "numbers"}:
+            yield path, value
+
+
+def batched_number(module: AbstractHyperparameters) -> str | None:
+    """The path of a hyperparameter that is not a scalar, if there is one: the module is a batch of modules."""
+    for path, value in numeric_fields(module):
+        for keys, x in jtu.tree_leaves_with_path(value, lambda x: isinstance(x, AbstractHyperparameters)):
+            if getattr(x, "shape", ()):
+                return joined((*path, *key_names(keys)))
+    return None
 
 
 BY_KEYWORD = '**{{"{}": ...}}'
@@ -456,7 +449,7 @@ def find_paths(module: AbstractHyperparameters, name: str, function: str, writte
     own = [(field.name,) for field in dataclasses.fields(module)]
     if (name,) in own:
         return [(name,)]
-    numbers, others = list(_addressed(module)), list(fields_inside(module))
+    numbers, others = list(_addressed(module)), [path for path, _, _ in fields_inside(module)]
     found = paths_named(numbers, name) or paths_named(others, name)
     call = f"{function}({name}=...)"
     if not found:

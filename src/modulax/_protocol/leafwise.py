@@ -9,21 +9,23 @@ the values that all leaves share. `map_leaves` maps one function over the leaves
 (`where`), tracing leaves of one shape once: `_run_on_leaf`, which applies the rules in turn and casts their inputs and
 results. `_Aligned.new_state` puts the trees together again.
 
-In `one_function_per_rule`, transforms that differ in their numbers only, such as the groups of a `Partition`, share
+In `one_function_per_key`, transforms that differ in their numbers only, such as the groups of a `Partition`, share
 this function, so that each shape is traced once for all of them.
 """
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import itertools
-import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, PyTree
 from typing_extensions import TypeVar
 
@@ -32,13 +34,14 @@ from .._support.failures import at_leaf, located
 from .._support.module import AbstractState, first_values, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
-from ..tree._leafmap import LeafFunction, cast_all, map_leaves, promotion_of
+from ..tree._leafmap import cast_all, in_groups, map_leaves, promotion_of
 from ..tree._paths import leaf_paths
-from .leaf_states import init_leaves
-from .masks import applies_to, is_flag, select
+from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
+_GROUP = 32  # arrays of one shape whose initial states are computed together, in a program
+_EAGER_GROUP = 2  # and outside one: few, since the last one of a shape may be computed as often
 StateT = TypeVar("StateT", default=Any)
 """The class of a rule's state. A rule that doesn't name it is not checked in what it does with its state."""
 
@@ -163,6 +166,18 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         """
         del tree
 
+    def _reached(self, tree: PyTree) -> tuple[list[bool], dict[int, Any]]:
+        """Return whether the rule applies to each leaf, in JAX's order, and the values of single leaves by index.
+
+        Args:
+            tree: the parameters, or a tree like them.
+        """
+        found = self.where(tree)
+        if found is None:
+            return [True] * len(jtu.tree_leaves(tree)), {}
+        own = {i: x for i, x in enumerate(found) if not isinstance(x, (bool, np.bool_))}
+        return [i in own or bool(x) for i, x in enumerate(found)], own
+
     def _fitting_state(self, p: Array, s: StateT) -> StateT:
         """Return a state with the shapes that that of an array must have, for a message about another one.
 
@@ -182,7 +197,7 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         """Return a tree like the updates from the extra arguments, whose leaves are values of their own; None for none.
 
         A rule that reads one overrides `_at_leaf` too, and names the argument in `needs` and in `TREES` of
-        `container.py`.
+        `extra_arguments.py`.
 
         Args:
             updates: the updates of the leaves that the rule applies to.
@@ -193,8 +208,8 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
     def init(self, params: Params) -> StateT:
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
-        indices = [i for i, chosen in enumerate(applies_to(self, params)) if chosen]
-        states = init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
+        indices = [i for i, chosen in enumerate(self._reached(params)[0]) if chosen]
+        states = _init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
         # If a mask chooses no leaf, the names of the fields come from the state of a scalar.
         example = states[0] if states else jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
         found = dict(zip(indices, states, strict=True))
@@ -228,6 +243,36 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
             return run_rules([self], updates, [EmptyState()], params, extra)[0], state
         updates, (state,) = run_rules([self], updates, [state], params, extra)
         return updates, state
+
+
+# The rule is an argument, so that rules that differ in numbers alone share the compiled function.
+@jax.jit
+def _init_group(rule: Any, leaves: Sequence[Array]) -> list[State]:
+    return [rule.init_leaf(p) for p in leaves]
+
+
+def _init_leaves(rule: Any, leaves: Sequence[Array], path: Callable[[int], str]) -> list[State]:
+    """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
+    is_program = any(isinstance(p, Tracer) for p in leaves)
+    size = _GROUP if is_program else _EAGER_GROUP
+    if len(leaves) >= size:
+        example = jax.eval_shape(rule.init_leaf, leaves[0])
+        if not jtu.tree_leaves(example):  # a program without results takes its time too
+            return [example] * len(leaves)
+    kinds = [(p.shape, p.dtype) for p in leaves]
+    counts = collections.Counter(kinds)
+
+    def together(group: Sequence[int]) -> list[State]:
+        with at_leaf(lambda: path(group[0]), leaves[group[0]]), located(type(rule).__name__, "init_leaf"):
+            return _init_group(rule, [leaves[i] for i in group])
+
+    def each(i: int) -> State:
+        if not is_program:
+            return together([i] * min(size, counts[kinds[i]]))[0]  # the program of the others again
+        with at_leaf(lambda: path(i), leaves[i]), located(type(rule).__name__, "init_leaf"):
+            return rule.init_leaf(leaves[i])
+
+    return in_groups(kinds, size, each, together)
 
 
 def _counter(state: State) -> dataclasses.Field | None:
@@ -314,8 +359,7 @@ def _aligned(
     """Pair a rule's state with the updates, and compute the values that all leaves share."""
     rule = rule.at(state)
     AbstractTransform._check_call(rule, updates, params, extra)
-    chosen = applies_to(rule, updates)
-    own = {i: x for i, x in enumerate(rule.where(updates) or ()) if not is_flag(x)}
+    chosen, own = rule._reached(updates)
     indices = list(itertools.compress(range(len(chosen)), chosen))
     like = _selected(updates, chosen)
     if (tree := rule._read(like, extra)) is not None:
@@ -419,7 +463,7 @@ def _run_on_leaves(
 
     key = (shared_def, *((type(one.state), *one.fields) for one in aligned))
     try:
-        return map_leaves(_function_for(key, on_leaf), shared, columns, at=at)
+        return map_leaves(on_leaf, shared, columns, at=at, key=key)
     except (TypeError, ValueError):  # jax.numpy raises these for shapes that don't match
         # Leaves of one shape are traced once, without their paths, so the leaf at fault has to be found afterwards.
         paths = leaf_paths(updates)
@@ -427,31 +471,6 @@ def _run_on_leaves(
             for one, row in zip(aligned, rows, strict=True):
                 one.check_shapes(g, row, paths[i])
         raise
-
-
-# Local to a thread, because two threads may trace at the same time.
-class _Shared(threading.local):
-    functions: dict[Hashable, LeafFunction] | None = None
-
-
-_shared = _Shared()
-
-
-@contextlib.contextmanager
-def one_function_per_rule() -> Iterator[None]:
-    """Trace a rule once for all transforms that are traced in this context and differ in their numbers only."""
-    before = _shared.functions
-    _shared.functions = {} if before is None else before
-    try:
-        yield
-    finally:
-        _shared.functions = before
-
-
-def _function_for(key: Hashable, function: Callable[..., Any]) -> LeafFunction:
-    """The function itself, or in `one_function_per_rule` that of an equal rule before."""
-    new = LeafFunction(function)
-    return new if _shared.functions is None else _shared.functions.setdefault(key, new)
 
 
 def _run_on_leaf(

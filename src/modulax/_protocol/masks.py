@@ -10,6 +10,7 @@ values.
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -97,17 +98,11 @@ class AbstractLabels(abc.ABC):
         return [None] * len(jtu.tree_leaves(tree))
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Function(AbstractLabels):
     """Labels from a function of the tree that returns a tree of labels."""
 
-    def __init__(self, function: Callable[[PyTree], PyTree]):
-        self.function = function
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Function and self.function == other.function
-
-    def __hash__(self) -> int:
-        return hash(self.function)
+    function: Callable[[PyTree], PyTree]
 
     def __repr__(self) -> str:
         return getattr(self.function, "__qualname__", repr(self.function))
@@ -140,17 +135,11 @@ class _Function(AbstractLabels):
                 ) from error
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Not(AbstractLabels):
     """A mask that is true where another one is false."""
 
-    def __init__(self, mask: AbstractLabels):
-        self.mask = mask
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Not and self.mask == other.mask
-
-    def __hash__(self) -> int:
-        return hash((_Not, self.mask))
+    mask: AbstractLabels
 
     def __repr__(self) -> str:
         return f"not_in({self.mask!r})"
@@ -316,32 +305,11 @@ def mask_or_all(owner: object, mask: AbstractLabels | None, tree: PyTree, argume
     return None if mask is None else mask_of(owner, mask, tree, argument)
 
 
-def applies_to(rule: Any, tree: PyTree) -> list[bool]:
-    """Return whether a rule on one array applies to each leaf, in JAX's order.
-
-    Args:
-        rule: the rule, an `AbstractLeafwise`.
-        tree: the parameters, or a tree like them.
-    """
-    found = rule.where(tree)
-    return [True] * len(jtu.tree_leaves(tree)) if found is None else [not is_flag(x) or bool(x) for x in found]
-
-
-def is_flag(x: Any) -> bool:
-    """Whether a value that `where` returns is a boolean, and not a number for the leaf."""
-    return isinstance(x, (bool, np.bool_))
-
-
 def merge(tree: PyTree, part: PyTree, chosen: Sequence[bool]) -> PyTree:
     """Replace the chosen leaves of a tree by the leaves of `part`, which has only these."""
     leaves, treedef = jtu.tree_flatten(tree)
     remaining = iter(jtu.tree_leaves(part))
     return treedef.unflatten([next(remaining) if c else x for x, c in zip(leaves, chosen, strict=True)])
-
-
-def received(receives: Callable[[PyTree], Sequence[bool]] | None, tree: PyTree) -> list[bool]:
-    """Return which leaves of a tree a part of a container receives, by the field `receives` of its `Part`."""
-    return [True] * len(jtu.tree_leaves(tree)) if receives is None else list(receives(tree))
 
 
 def select(tree: PyTree, keep: Sequence[bool]) -> PyTree:

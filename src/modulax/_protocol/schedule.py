@@ -17,12 +17,12 @@ from typing_extensions import TypeIs
 
 from .._support.arithmetic import default_float
 from .._support.checks import POSITIVE, Requirement, listing, require
+from .._support.flax_nodes import is_variable
 from .._support.module import with_fields
-from .._support.packages import pyplot
+from .._support.packages import imported
 from .._support.printing import format_value
 from .._support.tracing import call_user, is_tracing
 from .._support.types import ARRAY_TYPES, ScheduleFunction, State
-from .._support.variables import is_variable
 from .hyperparameters import AbstractHyperparameters, as_scalar, numeric_field
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -56,6 +56,7 @@ class AbstractArithmetic(AbstractHyperparameters):
         return "schedule", super()._inside_is_read_by(name)[1]
 
     def _title(self) -> str:
+        """Return the name of a schedule in a table: its class, or an expression with the names of classes."""
         return type(self).__name__
 
     def _why_not_a_number(self) -> str | None:
@@ -163,7 +164,7 @@ class AbstractSchedule(AbstractArithmetic):
             # A duration up to 1 is a fraction of the run, also for a part of a schedule.
             if isinstance(x, Stretched) and isinstance(x.total_steps, np.ndarray) and x.total_steps > 1:
                 raise ValueError(
-                    f"`over`: `{title(self)}` already has its durations in steps, of a run of {x.total_steps:.7g}. "
+                    f"`over`: `{self._title()}` already has its durations in steps, of a run of {x.total_steps:.7g}. "
                     f"Change that number: `schedule.replace(total_steps={format_value(total_steps)})`."
                 )
         return Stretched(self, total_steps)
@@ -179,7 +180,7 @@ class AbstractSchedule(AbstractArithmetic):
         Raises:
             ImportError: if matplotlib is not installed.
         """
-        plt = pyplot(f"{type(self).__name__}.plot", "plot")
+        plt = imported("matplotlib.pyplot", f"{type(self).__name__}.plot", "plot")
         steps = np.asarray(steps)
         steps = steps if steps.ndim else np.arange(steps)
         ax = plt.gca() if ax is None else ax
@@ -319,11 +320,6 @@ def wraps_function(x: object) -> TypeIs[WrappedSchedule]:
     return isinstance(x, WrappedSchedule)
 
 
-def title(schedule: AbstractArithmetic) -> str:
-    """The name of a schedule in a table: its class, or an expression with the names of classes."""
-    return schedule._title()
-
-
 def has_schedule(tree: PyTree) -> bool:
     """Whether there is a schedule, stateful or not, anywhere in the tree."""
     return any(map(is_schedule, jtu.tree_leaves(tree, is_leaf=is_schedule)))
@@ -408,7 +404,7 @@ class Expression(AbstractSchedule):
         return -right if self.left is None else OPERATIONS[self.operation](_value_at(self.left, step), right)
 
     def _title(self) -> str:
-        return self._written(lambda x: title(x) if is_schedule(x) else format_value(x))
+        return self._written(lambda x: x._title() if is_schedule(x) else format_value(x))
 
     def __repr__(self) -> str:
         return self._written(format_value)

@@ -7,19 +7,22 @@ Stateful schedules need a state, which a transform with `clock = "keeper"` (ever
 keeps by the dotted path of the field that holds the schedule. It calls three functions: `schedule_states` in `init`;
 `with_current_values`, which is `resolve` for both kinds of schedules, before the inner update; and `advance` after it.
 The value at a step is computed from the state before that step, as in optax. For `metrics`, it is that of the last one.
+
+The functions at the end are of the values over a run: their range, and their peak.
 """
 
 import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
-from jaxtyping import ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 from .._support.arithmetic import default_float, no_steps, rank_of
 from .._support.checks import check_extra
@@ -28,47 +31,45 @@ from .._support.types import State
 from ..tree._math import strong
 from ..tree._paths import JoinedNames, join, key_names
 from .schedule import AbstractSchedule, AbstractStatefulSchedule, has_stateful_schedule, is_schedule, is_stateful
-from .transform import AbstractTransform, extra_arguments
+from .transform import AbstractTransform, Clock, extra_arguments
 
-_steps_back = contextvars.ContextVar("_steps_back", default=0)
-_with_factors = contextvars.ContextVar("_with_factors", default=False)
-_steps_of_round = contextvars.ContextVar[Any]("_steps_of_round", default=1)
+_STEPS = 2 ** np.arange(0, 24, 1 / 64)  # close enough to find a peak within one percent
+_MOST_PAIRED = 32
+
+
+class _Reading(NamedTuple):
+    """Which values are read.
+
+    Args:
+        steps_back: 1 for their values at the step that led to a state. A stateful schedule, and arithmetic with one,
+            still has its value at the next step: its state before the last one is no longer there.
+        with_factors: whether learning rates are those of the step: multiplied by the optimizer's own warm-up.
+        steps_of_round: the number of steps after which a step count was reset to zero. So the last step before it is
+            the last one of a round, also for a fresh state, which looks the same.
+    """
+
+    steps_back: int = 0
+    with_factors: bool = False
+    steps_of_round: Any = 1
+
+
+_AT_NEXT_STEP = _Reading()
+_reading = contextvars.ContextVar("_reading", default=_AT_NEXT_STEP)
 
 
 @contextlib.contextmanager
-def _in_force(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
-    token = variable.set(value)
+def reading(**changes: Any) -> Iterator[None]:
+    """In this block, schedules are replaced by other values than those of the next step, as `_Reading` has them."""
+    token = _reading.set(_reading.get()._replace(**changes))
     try:
         yield
     finally:
-        variable.reset(token)
-
-
-def at_last_step() -> contextlib.AbstractContextManager[None]:
-    """In this block, schedules are replaced by their values at the step that led to a state, not at the next one.
-
-    A stateful schedule, and arithmetic with one, still has its value at the next step: its state before the last one is
-    no longer there.
-    """
-    return _in_force(_steps_back, 1)
-
-
-def with_factors() -> contextlib.AbstractContextManager[None]:
-    """In this block, learning rates are replaced by those of the step: multiplied by the optimizer's own warm-up."""
-    return _in_force(_with_factors, True)
+        _reading.reset(token)
 
 
 def has_factors() -> bool:
     """Whether learning rates are asked for with the optimizer's own warm-up."""
-    return _with_factors.get()
-
-
-def in_rounds(steps: Any) -> contextlib.AbstractContextManager[None]:
-    """In this block, a step count of zero is one that was reset after this number of steps.
-
-    So the last step before it is the last one of a round, also for a fresh state, which looks the same.
-    """
-    return _in_force(_steps_of_round, steps)
+    return _reading.get().with_factors
 
 
 def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
@@ -93,7 +94,7 @@ def resolve(tree: PyTree, step: ArrayLike) -> PyTree:
         is_plain = any(isinstance(leaf, Tracer) or _runs_as_python(leaf) for leaf in found)
         return (_value if is_plain else _compiled_value)(x, step, back, rounds)
 
-    back, rounds = _steps_back.get(), _steps_of_round.get()
+    back, _, rounds = _reading.get()
     return jtu.tree_map(number_now, tree, is_leaf=stops)
 
 
@@ -108,9 +109,8 @@ def _value(schedule: AbstractSchedule, step: ArrayLike, back: int, rounds: Array
     return _as_default_float(schedule(step))
 
 
-_compiled_value = jax.jit(
-    _value, static_argnums=2
-)  # outside a program, one for each schedule in place of one for each operation
+# Outside a program, one for each schedule in place of one for each operation.
+_compiled_value = jax.jit(_value, static_argnums=2)
 
 
 def _runs_as_python(x: Any) -> bool:
@@ -156,7 +156,7 @@ def with_current_values(
         # Outside a step there are no extra arguments, and `__call__` must do without them.
         if extra is not None:
             check_extra(f"`{type(schedule).__name__}`, the schedule of `{name}`,", extra_arguments(schedule), extra)
-        with _in_force(_steps_back, 0):  # of which the state is
+        with reading(steps_back=0):  # of which the state is
             numbers[name] = _as_default_float(resolve(schedule, step)(states[name], **(extra or {})))
     if numbers:
         stops = _stops_for_states(tree)
@@ -166,7 +166,7 @@ def with_current_values(
             # The arithmetic around a stateful schedule has its value at the same step.
             if not is_schedule(x) or not has_stateful_schedule(x):
                 return known
-            with _in_force(_steps_back, 0):
+            with reading(steps_back=0):
                 return resolve(known, step)
 
         tree = jtu.tree_map(of_one_step, tree, known, is_leaf=lambda x: is_schedule(x) or stops(x))
@@ -220,3 +220,75 @@ def _stateful(tree: PyTree) -> dict[str, AbstractStatefulSchedule]:
 def _name(path: tuple[Any, ...]) -> str:
     # Checkpoints and `tree.get` read this one key as the names of the path.
     return JoinedNames(join(key_names(path)))
+
+
+class AbstractCounted(AbstractTransform):
+    """A transform with a step count in its state, the field `count`, at which its schedules are evaluated."""
+
+    clock: ClassVar[Clock] = "steps"
+
+    def at(self, state: Any) -> Self:
+        """Return the transform with every schedule replaced by its value at the next step.
+
+        Args:
+            state: the state of this transform.
+        """
+        return resolve(self, state.count)
+
+
+def known_values(rate: Any) -> np.ndarray | None:
+    """The values of a number, or of a schedule at steps of all magnitudes, in order; None if they are not known here.
+
+    Those of an array on a device are not, nor those of a function of integers only.
+    """
+    if not isinstance(rate, AbstractSchedule):
+        # An array on a device is not read, because `init` would wait for it.
+        is_known = isinstance(rate, (float, int, np.generic, np.ndarray)) and np.ndim(rate) == 0
+        return np.asarray(rate, np.float64) if is_known else None
+    try:
+        steps, values = map(np.asarray, _sampled(rate))
+    except Exception:  # a user's function may raise anything for an array
+        return None
+    # Sorted here, because in the program the number of steps is that of all schedules of a class.
+    return values[np.unique(steps, return_index=True)[1]]
+
+
+def largest(rate: Any) -> float | None:
+    """Return the largest magnitude of a learning rate over the run; None if it is not known on the host.
+
+    Args:
+        rate: a number or a schedule.
+    """
+    values = known_values(rate)
+    if values is None:
+        return None
+    peak = float(np.max(np.abs(values)))
+    return float(f"{peak:.3g}") if values.ndim else peak  # that of a schedule is sampled, so not exact
+
+
+def at_all_magnitudes(schedule: AbstractSchedule) -> Array:
+    """The values of a schedule at steps of all magnitudes, also in a program."""
+    return _sampled(schedule)[1]
+
+
+@jax.jit
+def _sampled(schedule: AbstractSchedule) -> tuple[Array, Array]:
+    """Steps, in no order, and the values at them."""
+    steps = _steps(schedule)
+    return steps, jax.vmap(schedule)(steps)
+
+
+def _steps(schedule: AbstractSchedule) -> Array:
+    """Steps of all magnitudes, and those beside the steps at which a schedule may jump.
+
+    These are numbers of the schedule, and for schedules in a `Join` sums of two.
+    """
+    found = [jnp.ravel(x).astype(default_float()) for x in jtu.tree_leaves(schedule) if jnp.isrealobj(x)]
+    numbers = jnp.concatenate(found) if found else jnp.zeros(0, default_float())
+    if numbers.size <= _MOST_PAIRED:
+        numbers = jnp.concatenate([numbers, jnp.ravel(numbers[:, None] + numbers[None, :])])
+    elif numbers.size > len(_STEPS):  # a table of values
+        numbers = numbers[:0]
+    beside = jnp.concatenate([jnp.floor(numbers) + k for k in (-1, 0, 1)])
+    # A number that is NaN is at no step.
+    return jnp.concatenate([jnp.asarray([0.0, *_STEPS], default_float()), jnp.nan_to_num(beside).clip(0, _STEPS[-1])])

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
 from .._support.arithmetic import common_dtype, default_float, is_narrower
 from .._support.checks import check_extra, check_option
-from .._support.methods import result_is_indexed
+from .._support.flax_nodes import is_variable, without_variables
 from .._support.module import AbstractState
 from .._support.slots import metrics
 from .._support.types import P, Params, S, State, Updates
-from .._support.variables import is_variable, without_variables
+from .._support.wrong_calls import result_is_indexed
 from ..tree._math import zeros_without
-from .entry import EvalBoundary, InitBoundary, UpdateBoundary, as_written, entry, explained
+from .entry import BOUNDARIES, as_written, entry, explained, wrong_state
 from .extra_arguments import everything_in, extra_arguments, required_arguments
 from .frozen import numbers_with_paths
-from .hyperparameters import AbstractHyperparameters, Hyperparameters, hashable
-from .mistakes import wrong_state
+from .hyperparameters import AbstractHyperparameters, Hyperparameters
 from .schedule import has_schedule, has_stateful_schedule
 from .step import DonatedStep, Move, step_program
 
@@ -68,6 +68,10 @@ class Part(NamedTuple):
     state: Any = None
     auxiliary: bool = False
     receives: Callable[[PyTree], Sequence[bool]] | None = None
+
+    def _received(self, tree: PyTree) -> list[bool]:
+        """Return which leaves of a tree like the parameters it receives, in JAX's order."""
+        return [True] * len(jtu.tree_leaves(tree)) if self.receives is None else list(self.receives(tree))
 
 
 class Effect(NamedTuple):
@@ -138,7 +142,7 @@ class AbstractTransform(AbstractHyperparameters):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # Every class gets its own entry points, also for inherited methods, so that profiles name the class that ran.
-        for name, boundary in (("init", InitBoundary), ("update", UpdateBoundary), ("eval_params", EvalBoundary)):
+        for name, boundary in BOUNDARIES.items():
             method = as_written(getattr(cls, name))
             is_abstract = getattr(method, "__isabstractmethod__", False)
             # The inherited `eval_params` returns its argument, which needs no program.
@@ -153,7 +157,7 @@ class AbstractTransform(AbstractHyperparameters):
         Raises:
             TypeError: if a hyperparameter is traced.
         """
-        return hash((type(self), *(hashable(leaf, self) for leaf in jtu.tree_leaves(self))))
+        return hash((type(self), *(_hashable(leaf, self) for leaf in jtu.tree_leaves(self))))
 
     @property
     def example_axes(self) -> tuple[int, ...]:
@@ -376,6 +380,18 @@ class AbstractTransform(AbstractHyperparameters):
         check_extra(f"`{name}`", extra_arguments(self), extra)
         if self.clock != "keeper":
             _refuse_schedules(self)
+
+
+def _hashable(leaf: Any, owner: AbstractTransform) -> Hashable:
+    """A leaf of a transform as a value that is equal, and has the same hash, for equal leaves."""
+    if isinstance(leaf, Tracer):
+        raise TypeError(
+            f"`{type(owner).__name__}` has traced hyperparameters, and cannot be hashed. Give it to the inner "
+            f"`jax.jit` as an ordinary argument in place of a static one: it is a pytree."
+        )
+    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return leaf.shape, tuple(np.asarray(leaf).ravel().tolist())
+    return leaf
 
 
 def keeps_gradients(transform: AbstractTransform) -> bool:

@@ -16,8 +16,8 @@ from .._protocol.masks import AbstractLabels
 from .._protocol.patterns import by_path, nodes_of
 from .._support.checks import listing, suggestion
 from .._support.flax_nodes import check_nnx
-from .._support.methods import explained
-from .._support.tables import html_table, table
+from .._support.printing import html_table, table
+from .._support.wrong_calls import explained
 from ..tree._math import shapes_of
 from ..tree._paths import Names, key_names, matches, named_leaves
 from .depth import depths_in, lists_of_blocks, names_in_flat

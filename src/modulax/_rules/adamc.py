@@ -5,8 +5,8 @@ from typing import Any, Self
 import jax.numpy as jnp
 
 from .. import authoring as ma
-from .._protocol.over_steps import at_all_magnitudes
-from .._protocol.schedule import AbstractSchedule, has_stateful_schedule, title
+from .._protocol.schedule import AbstractSchedule, has_stateful_schedule
+from .._protocol.schedule_values import at_all_magnitudes
 from .._support.module import with_fields
 from .._transforms.decayed_step import DecayedStep
 from .adam import ScaleByAdam
@@ -66,7 +66,7 @@ class AdamC(ma.AbstractMoments, ma.AbstractRated):
 
 
 def _unknown(call: str, schedule: Any) -> str:
-    return f"{call} is needed: the highest value of `{title(schedule)}` cannot be found."
+    return f"{call} is needed: the highest value of `{schedule._title()}` cannot be found."
 
 
 def _peak(rate: Any) -> Any:

@@ -7,7 +7,7 @@ from jaxtyping import ArrayLike, Float
 
 from .. import authoring as ma
 from .._containers.averages import ParamAverage
-from .._protocol.optimizer import OptimizerState
+from .._protocol.container import OptimizerState
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.schedule_values import has_factors, resolve
 from .._support.module import with_fields

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from .. import authoring as ma
 from .._containers.partition import Partition
 from .._protocol.masks import AbstractLabels
-from .._protocol.over_steps import largest
+from .._protocol.schedule_values import largest
 from .._protocol.transform import Effect
 from .._roles.find import as_roles
 from .._support.checks import listing

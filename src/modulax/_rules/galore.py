@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .. import authoring as ma
-from .._protocol.container import extra_inside
+from .._protocol.extra_arguments import extra_inside
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
 from .._support.arithmetic import no_steps

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .. import authoring as ma
-from .._protocol.counted import AbstractCounted
+from .._protocol.schedule_values import AbstractCounted
 from .._support.arithmetic import real_dtype, safe_increment
 from .._support.keys import key, next_keys
 

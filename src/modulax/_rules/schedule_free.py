@@ -12,7 +12,7 @@ from jaxtyping import ArrayLike
 
 from .. import authoring as ma
 from .._containers.schedule_free import ScheduleFree
-from .._protocol.optimizer import OptimizerState
+from .._protocol.container import OptimizerState
 from .._protocol.schedule import AbstractSchedule
 from .._protocol.schedule_values import has_factors, resolve
 from .._support.checks import NEVER_NEGATIVE

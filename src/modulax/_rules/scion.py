@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .. import authoring as ma
-from .._protocol.over_steps import largest
+from .._protocol.schedule_values import largest
 from .._protocol.transform import Effect
 from .._transforms.blocks import Layout
 from .._transforms.matrices import Matrix

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Bool
 
 from .. import authoring as ma
-from .._protocol.over_steps import largest
+from .._protocol.schedule_values import largest
 from .._protocol.transform import Effect
 from .._support.arithmetic import is_due, safe_increment
 from .._transforms.matrices import matrices_as

@@ -1,4 +1,4 @@
-"""Modules as values that `flax.serialization` converts, by the names in checkpoints.
+"""Modules as values that `flax.serialization` converts, by the names in checkpoints; and variables of NNX in trees.
 
 Flax looks for the exact class of a value, so every class is registered: when it is made, if Flax has been imported, or
 else as soon as it is. modulax itself doesn't import Flax.
@@ -9,6 +9,9 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
+
+import jax.tree_util as jtu
+from jaxtyping import PyTree
 
 from .slots import states_of_flax
 
@@ -41,6 +44,33 @@ def check_nnx(nnx: Any) -> None:
             "modulax needs flax 0.12.8 or newer for NNX models, and with it JAX 0.10 or newer: "
             'write `pip install --upgrade "modulax[nnx]"`.'
         )
+
+
+def is_variable(x: Any) -> bool:
+    """Whether this is an NNX variable."""
+    # A tree can hold one only if flax was imported, so it need not be imported here.
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(x, nnx.Variable)
+
+
+def holds_states(tree: PyTree) -> bool:
+    """Whether parts of a tree became `nnx.State`, as Modules inside variables do in the stock `flax.nnx.Optimizer`."""
+    return _holds(tree, "State")
+
+
+def _holds(tree: PyTree, kind: str) -> bool:
+    """Whether a tree holds anything of a class of NNX."""
+    nnx = sys.modules.get("flax.nnx")
+    # A method of the type, because a Python function would be called for every node.
+    is_one = None if nnx is None else getattr(nnx, kind).__instancecheck__
+    return is_one is not None and any(map(is_one, jtu.tree_leaves(tree, is_leaf=is_one)))
+
+
+def without_variables(tree: PyTree) -> PyTree:
+    """Return a tree with the arrays of its NNX variables in their place."""
+    if not _holds(tree, "Variable"):
+        return tree
+    return jtu.tree_map(lambda x: x.get_value() if is_variable(x) else x, tree, is_leaf=is_variable)
 
 
 def _register(serialization: ModuleType | None, *classes: type) -> None:

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -42,18 +42,26 @@ _gathered.multiple_results = True
 
 
 def gathered_into(
-    old: Sequence[Array], new: Sequence[Array], parts: Sequence[Array | None], is_new: Array, *, is_certain: bool
+    old: Sequence[Array],
+    new: Sequence[Array],
+    beside: Callable[[], Sequence[Array | None]],
+    is_new: Array,
+    *,
+    is_certain: bool,
 ) -> list[Array]:
     """Return the new parameters, which a compiled program may write into the buffers of the old ones.
 
     Args:
         old: the parameters.
         new: the new parameters.
-        parts: for each parameter an array of its shape in the state, which may be divided further; or None.
+        beside: returns for each parameter an array of its shape in the state, which may be divided further; or None.
         is_new: whether they may differ from the old ones; otherwise nothing is sent.
         is_certain: whether `is_new` is known to be true.
     """
     out = list(new)
+    if not _are_divided(old):  # matching state and parameters takes time
+        return out
+    parts = beside()
     places = [i for i, part in enumerate(parts) if part is not None and part.shape == old[i].shape]
     if places:
         operands = itertools.chain(*((new[i], old[i], parts[i]) for i in places))
@@ -62,7 +70,7 @@ def gathered_into(
     return out
 
 
-def are_divided(arrays: Iterable[Any]) -> bool:
+def _are_divided(arrays: Iterable[Any]) -> bool:
     """Whether XLA divides one of the arrays over a mesh: not within `jax.shard_map`, nor on explicit axes."""
     meshes = {jax.typeof(x).sharding.mesh for x in arrays}
     return any(mesh.size > 1 and all(kind == AxisType.Auto for kind in mesh.axis_types) for mesh in meshes)

@@ -307,16 +307,3 @@ def with_fields(module: M, **values: Any) -> M:
         name = field.name
         object.__setattr__(new, name, values[name] if name in values else getattr(module, name))
     return new
-
-
-def from_same_fields(cls: type[M], other: Any, **values: Any) -> M:
-    """Make a Module from the values of the attributes that another one has under the names of its fields.
-
-    Args:
-        cls: the class to make.
-        other: the Module whose values are taken: of its fields, and of the constants of its class.
-        values: fields whose values are not those of the other one, or that it does not have.
-    """
-    names = other.__dataclass_fields__  # with the constants, which `dataclasses.fields` leaves out
-    fields = {f.name: getattr(other, f.name) for f in dataclasses.fields(cls) if f.name in names}  # pyright: ignore
-    return cls(**fields | values)

@@ -17,8 +17,3 @@ def imported(module: str, owner: str, extra: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise ImportError(f'`{owner}` requires {package}: `pip install "modulax[{extra}]"`.') from error
-
-
-def pyplot(owner: str, extra: str) -> Any:
-    """Import `matplotlib.pyplot`, as `imported` does."""
-    return imported("matplotlib.pyplot", owner, extra)

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +41,13 @@ def cuts_tiles(length: int, parts: int) -> bool:
     return length % _LANES == 0 and length // parts % _LANES != 0
 
 
-def mesh_of_types(tree: PyTree) -> contextlib.AbstractContextManager[Any]:
+def made_for(params: PyTree, make: Callable[[], PyTree]) -> PyTree:
+    """Return what a function makes for parameters, on their devices and on the explicit axes of their mesh."""
+    with _mesh_of_types(params):
+        return _on_devices_of(make(), params)
+
+
+def _mesh_of_types(tree: PyTree) -> contextlib.AbstractContextManager[Any]:
     """The context of the mesh whose explicit axes the types of the arrays name, unless there is one already.
 
     Since JAX 0.11, zeros of the shape of such an array have its type only in the context of its mesh.
@@ -53,7 +59,7 @@ def mesh_of_types(tree: PyTree) -> contextlib.AbstractContextManager[Any]:
     return jax.sharding.use_abstract_mesh(mesh)
 
 
-def on_devices_of(tree: PyTree, like: PyTree) -> PyTree:
+def _on_devices_of(tree: PyTree, like: PyTree) -> PyTree:
     """Return the tree, which a compiled program puts on the devices of the arrays in `like` on explicit axes of a mesh.
 
     A program that is compiled outside `jax.set_mesh` runs on the devices of its arguments, and `jax.jit` drops those
@@ -170,14 +176,6 @@ def _holds_blocks(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
         return False
     rows = [of[:last], (*of[: last - 1], of[last - 1] // 2)] if last else [()]
     return shape[:last] in rows
-
-
-def placed_at(xs: Sequence[Array], shardings: Sequence[NamedSharding | None]) -> list[Array]:
-    """Return the arrays with these shardings, inside a program; None leaves it to XLA, and so do explicit axes.
-
-    XLA makes equal zeros once, so that a group with `shard_like` for each would put all of them in one place.
-    """
-    return [x if s is None else jax.lax.with_sharding_constraint(x, s) for x, s in zip(xs, shardings, strict=True)]
 
 
 def mesh_sharding(x: Any) -> NamedSharding | None:

@@ -1,9 +1,8 @@
-"""How objects print: a transform as the call that constructs it, a state by the shapes of its arrays."""
+"""How objects print: a transform as the call that constructs it, a state by the shapes of its arrays; and tables."""
 
-import contextvars
 import dataclasses
-import operator
-from collections.abc import Mapping
+import html
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -14,10 +13,8 @@ import numpy as np
 from jax.core import Tracer
 
 from .keys import is_key_data, is_typed_key
-from .tables import bytes_text, html_table
 from .types import ARRAY_TYPES
 
-_SHOWS_DEFAULTS = contextvars.ContextVar("shows_defaults", default=False)
 _ROOM = 90  # characters for the arrays of one field
 
 
@@ -42,33 +39,6 @@ def _format_array(x: Any) -> str:
         return repr(x)
     text = str(np.asarray(x)[()])  # the shortest text that is read back as the same number in this dtype
     return repr(float(text)) if jnp.issubdtype(x.dtype, jnp.floating) else text
-
-
-def format_fields(module: eqx.Module) -> str:
-    """Format a Module as the call that constructs it, without the fields that have their defaults."""
-    fields = [f for f in dataclasses.fields(module) if f.repr]
-    shown = [f for f in fields if _SHOWS_DEFAULTS.get() or default_that_differs(module, f) is not None]
-    return format_call(type(module).__name__, {f.name: getattr(module, f.name) for f in shown})
-
-
-def with_defaults(x: object) -> str:
-    """The repr with every field, also those that have their defaults."""
-    context = contextvars.copy_context()
-    context.run(_SHOWS_DEFAULTS.set, True)
-    return context.run(repr, x)
-
-
-def default_that_differs(module: eqx.Module, field: dataclasses.Field) -> str | None:
-    """The default of a field that has another value, as text: empty for a required field; None if it is the value."""
-    value, missing = getattr(module, field.name), dataclasses.MISSING
-    default = field.default if field.default_factory is missing else field.default_factory()
-    if default is missing:
-        return ""
-    default = field.metadata.get("converter", lambda x: x)(default)
-    # Numbers are compared by their text, because they may be in any kind of array; functions may have one text.
-    both = (value, default) if field.metadata.get("static") else map(jtu.tree_structure, (value, default))
-    text = format_value(default)
-    return None if format_value(value) == text and operator.eq(*both) else text
 
 
 def format_call(name: str, items: Mapping[str, Any]) -> str:
@@ -146,3 +116,59 @@ def html_of_arrays(tree: Any) -> str:
     rows = [[_dotted(path), format_leaf(x), bytes_text(x.size * x.dtype.itemsize)] for path, x in found[:60]]
     rows += [["...", "", ""]] * (len(found) > 60)
     return html_table((type(tree).__name__, "array", "size"), rows, right=("size",), notes=[size_text(tree)])
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[str] = ()) -> list[str]:
+    """Return the lines of a table: the header, a rule, and the rows; without columns whose cells are all empty.
+
+    Args:
+        header: the names of the columns.
+        rows: the cells.
+        right: the names of the columns that are aligned to the right.
+    """
+    columns = []
+    for name, *cells in _columns(header, rows):
+        width = max(map(len, (name, *cells)))
+        columns.append([f"{cell:{'>' if name in right else '<'}{width}}" for cell in (name, *cells)])
+    lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+    return [*lines[:1], "-" * max(map(len, lines)), *lines[1:]] if lines else []
+
+
+def html_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[str] = (), notes: Sequence[str] = ()
+) -> str:
+    """Return a table in HTML, without columns whose cells are all empty, and sentences below it.
+
+    Args:
+        header: the names of the columns.
+        rows: the cells.
+        right: the names of the columns that are aligned to the right.
+        notes: the sentences, each of which becomes a paragraph.
+    """
+    columns = _columns(header, rows)
+    sides = ["right" if name in right else "left" for name, *_ in columns]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        texts = zip(sides, cells, strict=True)
+        return "".join(f'<{tag} style="text-align: {side}">{html.escape(text)}</{tag}>' for side, text in texts)
+
+    first, *others = zip(*columns, strict=True) if columns else [()]
+    body = "".join(f"<tr>{line('td', cells)}</tr>" for cells in others)
+    shown = f"<table><thead><tr>{line('th', first)}</tr></thead><tbody>{body}</tbody></table>" if first else ""
+    return shown + "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """The columns, each with its name, that have a cell with a text."""
+    return [column for column in zip(header, *rows, strict=True) if any(column[1:])]
+
+
+def bytes_text(size: float | int | None) -> str:
+    """Bytes in the largest binary unit in which there is at least one; empty for None."""
+    if size is None:
+        return ""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:,.3g} GiB" if size < 1000 else f"{size:,.0f} GiB"

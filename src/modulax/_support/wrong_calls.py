@@ -1,18 +1,23 @@
-"""Error messages for calls and attributes that Python refuses: what was meant, and what to write instead."""
+"""Error messages for calls and attributes that Python refuses: what was meant, and what to write instead.
+
+`explained` and `result_is_indexed`, at the end, decorate functions and methods, so that wrong calls of them say so.
+"""
 
 import dataclasses
 import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import jax.tree_util as jtu
 
 from .checks import listing, suggestion
+from .flax_nodes import is_variable
 from .optree_nodes import entry_of
 from .slots import vocabulary
-from .variables import is_variable
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def meant_by(word: str, known: Iterable[str]) -> list[str]:
@@ -67,7 +72,7 @@ def wrong_call(cls: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     return " ".join(filter(None, [fault, takes, hint]))
 
 
-def call_of(function: Callable[..., Any]) -> str:
+def _call_of(function: Callable[..., Any]) -> str:
     """The call of a function or a method with the names of its required arguments; `**changes` of `name=...`."""
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
@@ -102,10 +107,10 @@ def _refused(function: Callable[..., Any], args: tuple[Any, ...], error: TypeErr
     """The error message for a call of a function that Python refuses."""
     names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     if names[0] == "self" and function.__name__ != "__init__":
-        return f"`{type(args[0]).__name__}.{function.__name__}`: {error}. Write `optimizer.{call_of(function)}`."
+        return f"`{type(args[0]).__name__}.{function.__name__}`: {error}. Write `optimizer.{_call_of(function)}`."
     given = [(name, x) for name, x in zip(names, args, strict=False) if not hasattr(x, "each_part")]
     here = ", ".join(f"`{name}` is {_what(x)}" for name, x in given if name != "self")
-    start = f"`{_name_of(function)}`: {error}. Write `{call_of(function)}`."
+    start = f"`{_name_of(function)}`: {error}. Write `{_call_of(function)}`."
     return f"{start} In this call, {here}." if here else start
 
 
@@ -274,3 +279,64 @@ def swapped_part(cls: Any, args: tuple[Any, ...]) -> str | None:
 def _is_part(x: Any) -> bool:
     """Whether it is a transform, or a mapping of transforms."""
     return hasattr(x, "each_part") or (isinstance(x, Mapping) and any(map(_is_part, x.values())))
+
+
+def explained(function: F) -> F:
+    """Decorate a function, so that a call without a required argument is answered with one that has it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if message := wrong_function_call(function, args, kwargs):
+                raise TypeError(message) from error
+            raise
+
+    return cast(F, call)
+
+
+if TYPE_CHECKING:
+
+    def result_is_indexed(function: F) -> F: ...
+
+else:
+
+    class _Bound(functools.partial):
+        """A bound method. Like Python's, it is equal to another one of the same object, so that `jax.jit` knows it."""
+
+        def __getitem__(self, key: Any) -> Any:
+            raise TypeError(self._as_called(f"[{key!r}]"))
+
+        def __getattr__(self, name: str) -> Any:
+            is_hidden = name.startswith("_")  # as others ask for it by `hasattr`
+            meant = next(iter(meant_by(name, vocabulary.module.WORDS)), name)
+            key = f".{name}()" if name in dir(dict) else f'["{meant}"]'
+            raise AttributeError(f"no attribute `{name}`" if is_hidden else self._as_called(key), name=None, obj=None)
+
+        def _as_called(self, rest: str) -> str:
+            call = f"optimizer.{_call_of(self.func)}"
+            return f"`{self.__name__}` is a method, which returns them: write `{call}{rest}`."
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, _Bound) and self.func is other.func and self.args[0] is other.args[0]
+
+        def __hash__(self) -> int:
+            return hash((self.func, id(self.args[0])))
+
+    class result_is_indexed:  # noqa: N801 (a decorator)
+        """Decorate a method whose result has names, so that indexing the method itself says what to write."""
+
+        def __init__(self, function: Callable[..., Any]):
+            self.function = function
+            functools.update_wrapper(self, function)
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:  # on the class, as `inspect` and Sphinx look at it
+            return self.function(*args, **kwargs)
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance is None:
+                return self.function
+            bound = functools.update_wrapper(_Bound(self.function, instance), self.function)
+            del bound.__wrapped__  # whose signature has `self`
+            return bound

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._protocol.apply_updates import apply_updates
+from .._protocol.step import apply_updates
 from .._protocol.transform import AbstractTransform
 from .._support.arithmetic import at_least_float32, loss_of
 from .._support.checks import listing

@@ -8,9 +8,8 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._protocol.counted import AbstractCounted
 from .._protocol.leafwise import StateT, tree_fields
-from .._protocol.schedule_values import resolve
+from .._protocol.schedule_values import AbstractCounted, resolve
 from .._roles.find import as_roles
 from .._support.arithmetic import default_float, is_due, no_steps, safe_increment
 from .._support.failures import located

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from jaxtyping import Array as Array, DTypeLike as DTypeLike, PyTree as PyTree
 
 from .._containers.chain import Chain as Chain
-from .._protocol.container import AbstractContainer as AbstractContainer, part as part, required_part as required_part
+from .._protocol.container import (
+    AbstractContainer as AbstractContainer,
+    AbstractOptimizer as AbstractOptimizer,
+    part as part,
+    required_part as required_part,
+)
 from .._protocol.fields import (
     Number as Number,
     Numbers as Numbers,
@@ -32,7 +37,6 @@ from .._protocol.fields import (
 )
 from .._protocol.leafwise import AbstractLeafwise as AbstractLeafwise
 from .._protocol.masks import Mask as Mask, mask as mask
-from .._protocol.optimizer import AbstractOptimizer as AbstractOptimizer
 from .._protocol.schedule_values import at_start as at_start
 from .._protocol.transform import AbstractTransform as AbstractTransform, EmptyState as EmptyState
 from .._support.arithmetic import (

@@ -13,9 +13,9 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from .._containers.chain import Chain
+from .._protocol.container import AbstractOptimizer
 from .._protocol.fields import Number, number, required_number, static
 from .._protocol.masks import Mask, mask
-from .._protocol.optimizer import AbstractOptimizer
 from .._protocol.transform import AbstractTransform
 from .._support.checks import DECAY
 from .._support.module import AbstractModule

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._plugin.messages import pyplot
+from .._plugin.messages import imported
 from ._panels import Spread
 from ._plots import CATEGORIES, SOFT, figure_of, set_heights, set_range
 from ._statistics import difference
@@ -14,7 +14,7 @@ from ._statistics import difference
 def plot_comparison(comparison: Any) -> Any:
     """The figure of `Comparison.plot`."""
     names, metric, mode = comparison.names, comparison.test, comparison.mode
-    n, plt = len(names), pyplot("Comparison.plot", "sweeps")
+    n, plt = len(names), imported("matplotlib.pyplot", "Comparison.plot", "sweeps")
     colors = CATEGORIES if n <= len(CATEGORIES) else plt.get_cmap("turbo")(np.linspace(0, 0.95, n))
 
     def draw(figure: Any) -> None:

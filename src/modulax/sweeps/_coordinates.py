@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from .._plugin.arguments import check_integer
-from .._plugin.messages import pyplot
+from .._plugin.messages import imported
 from ..authoring import AbstractTransform
 from ._experiment import checked_key
 
@@ -57,7 +57,7 @@ class CoordinateCheck:
         Raises:
             ImportError: if matplotlib is not installed.
         """
-        plt = pyplot("CoordinateCheck.plot", "sweeps")
+        plt = imported("matplotlib.pyplot", "CoordinateCheck.plot", "sweeps")
         ax = plt.gca() if ax is None else ax
         steps = next(iter(self.changes.values())).shape[1]
         for name, x in self.changes.items():

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._plugin.arguments import check_integer
-from .._plugin.messages import listing, pyplot
+from .._plugin.messages import imported, listing
 from .._plugin.transforms import find_paths, value_at
 from ..authoring import AbstractTransform
 from ..schedules import AbstractSchedule
@@ -76,7 +76,7 @@ class RangeTest:
         Raises:
             ImportError: if matplotlib is not installed.
         """
-        plt = pyplot("RangeTest.plot", "sweeps")
+        plt = imported("matplotlib.pyplot", "RangeTest.plot", "sweeps")
         ax = plt.gca() if ax is None else ax
         values = np.ma.masked_invalid(self.results.final(self.metric).astype(np.float64))
         ax.plot(self.rates, np.where(np.isfinite(self.scores), self.scores, np.nan), ".", color="C0", alpha=0.5)

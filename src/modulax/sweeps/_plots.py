@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._plugin.arguments import check_option
-from .._plugin.messages import pyplot
+from .._plugin.messages import imported
 from ._panels import Column, Panels, Scale, Spread, has_tens, limits, padded, spread, ticks_of
 
 Draw = Callable[[Any, Panels], None]  # on axes
@@ -88,7 +88,7 @@ def figure_of(name: str, size: tuple[float, float], draw: Callable[[Any], None])
         draw: draws the figure.
     """
     # Before the style: with the first figure, the backend of notebooks changes a setting that has to stay.
-    plt = pyplot(name, "sweeps")
+    plt = imported("matplotlib.pyplot", name, "sweeps")
     figure = plt.figure(figsize=size, layout="constrained")
     with plt.rc_context(STYLE):
         draw(figure)
@@ -105,7 +105,7 @@ def _show_in_notebook(figure: Any) -> None:
     be there twice: so whichever comes first closes it. After that, it is a figure like any other.
     """
     display = importlib.import_module("IPython.display").display
-    plt = pyplot("Results.plot", "sweeps")
+    plt = imported("matplotlib.pyplot", "Results.plot", "sweeps")
     del figure._ipython_display_
     if "inline" in plt.get_backend():
         plt.close(figure)
@@ -251,7 +251,8 @@ def _lines(column: Column) -> list[Lines]:
     order, colors = range(len(names)), [CATEGORIES[k % len(CATEGORIES)] for k in range(len(names))]
     if column.is_numeric:
         order = np.argsort([column.values[places.tolist().index(k)] for k in order])
-        colors = pyplot("Results.plot", "sweeps").get_cmap(COLORS_OF_VALUES)(np.linspace(0, 0.9, len(names)))
+        plt = imported("matplotlib.pyplot", "Results.plot", "sweeps")
+        colors = plt.get_cmap(COLORS_OF_VALUES)(np.linspace(0, 0.9, len(names)))
     if column.name != "optimizer":
         names = [f"{column.name} = {name}" for name in names]
     elif len(names) == 1:

@@ -260,8 +260,8 @@ def _check_member(member: Any) -> None:
 def values_of(member: AbstractTransform) -> dict[str, Any]:
     """The values that may differ between members, by path: numbers, whole schedules, options, classes of parts."""
     out = {path: plain_number(accessor(member)) for path, accessor in member.addresses().items()}
-    for keys in fields_inside(member):
-        value, path = value_at(member, keys), joined(keys)
+    for keys, value, _ in fields_inside(member):
+        path = joined(keys)
         if isinstance(value, AbstractTransform):
             out[path] = type(value).__name__
         elif path not in out and not any(map(_is_content, (value, *jtu.tree_leaves(value)))):

@@ -20,6 +20,7 @@ from jaxtyping import PyTree
 from .._support.arithmetic import is_inexact_array
 from .._support.checks import listing
 from .._support.module import AbstractState
+from ._math import trainable
 from ._paths import Names, leaf_paths, leaves_by_names, leaves_with_paths, longest_prefix, named_leaves
 
 PYTHON_NUMBERS = (float, complex)
@@ -116,6 +117,24 @@ def paired(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[in
     return jtu.tree_structure(updates).unflatten(values)
 
 
+def trained(params: PyTree, updates: PyTree, owner: str, *, per_example: tuple[int, ...] = ()) -> tuple[PyTree, PyTree]:
+    """Return what is trained of the parameters and of the updates, both in the structure of the updates.
+
+    Args:
+        params: the parameters, or the whole model.
+        updates: the updates as they were given.
+        owner: the call to name in the error message.
+        per_example: as in `paired`.
+
+    Raises:
+        ValueError: if paths or shapes differ, or if there is an update for what is not trained.
+    """
+    _refuse_integers(params, updates, owner)  # before `trainable`, which drops integers
+    updates = trainable(updates)
+    refuse_numbers(params, updates, owner)
+    return paired(trainable(params), updates, owner, per_example=per_example), updates
+
+
 def is_python_number(x: Any) -> bool:
     """Whether it is a Python float or complex number, or the type in its place in a compiled program."""
     return type(x) in PYTHON_NUMBERS or x is float or x is complex
@@ -138,7 +157,7 @@ def refuse_numbers(params: PyTree, updates: PyTree, owner: str) -> None:
         )
 
 
-def refuse_integers(params: PyTree, updates: PyTree, owner: str) -> None:
+def _refuse_integers(params: PyTree, updates: PyTree, owner: str) -> None:
     """Refuse an integer update for a parameter that is trained, and an update for an integer parameter.
 
     Args:

@@ -15,7 +15,8 @@ and `promotion_of` are those of rules on one array.
 import collections
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -29,11 +30,8 @@ CHUNK = 8
 T = TypeVar("T")
 
 
-class LeafFunction:
-    """A function of shared values and of the values of one leaf, with its form for several leaves.
-
-    If one object is passed to `map_leaves` several times, leaves of equal shape are traced once in all.
-    """
+class _LeafFunction:
+    """A function of shared values and of the values of one leaf, with its form for several leaves."""
 
     def __init__(self, function: Callable[..., Any]):
         self.alone = function
@@ -41,12 +39,32 @@ class LeafFunction:
         self.many = jax.jit(lambda shared, group: [self.one(shared, *column) for column in group])
 
 
+# Local to a thread, because two threads may trace at the same time.
+class _Shared(threading.local):
+    functions: dict[Hashable, _LeafFunction] | None = None
+
+
+_shared = _Shared()
+
+
+@contextlib.contextmanager
+def one_function_per_key() -> Iterator[None]:
+    """Trace the functions of equal keys once for all calls of `map_leaves` in this context."""
+    before = _shared.functions
+    _shared.functions = {} if before is None else before
+    try:
+        yield
+    finally:
+        _shared.functions = before
+
+
 def map_leaves(
-    function: Callable[..., Any] | LeafFunction,
+    function: Callable[..., Any],
     shared: Any,
     columns: Sequence[tuple[Any, ...]],
     *,
     at: Callable[[int], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
+    key: Hashable = None,
 ) -> list[Any]:
     """Compute `[function(shared, *column) for column in columns]`, as a small program.
 
@@ -59,12 +77,15 @@ def map_leaves(
         columns: its other arguments for each leaf.
         at: returns a context, such as one that adds the path to an error, in which the column with an index, or a group
             that begins with it, is computed.
+        key: what the function depends on. In `one_function_per_key`, leaves of equal shape are traced once for all
+            calls with equal keys.
 
     Returns:
         the results for each leaf.
     """
-    leafwise = function if isinstance(function, LeafFunction) else LeafFunction(function)
-
+    leafwise = _LeafFunction(function)
+    if key is not None and _shared.functions is not None:
+        leafwise = _shared.functions.setdefault(key, leafwise)
     kinds = list(map(_kind, columns))
     counts = collections.Counter(kinds)
 

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .._support.optree_nodes import entry_of
+
 Names: TypeAlias = tuple[str, ...]
 """The names of the keys that lead to a leaf. Trees are paired by them: `("a.b",)` and `("a", "b")` are two leaves."""
 
@@ -46,10 +48,7 @@ def _key_names(key: Any) -> Names:
     """The names in one key of a JAX key path."""
     if is_joined(key):
         return split(key.key)
-    for attribute in ("name", "key", "idx"):
-        if hasattr(key, attribute):
-            return (str(getattr(key, attribute)),)
-    return (str(key),)
+    return (str(entry_of(key)),)
 
 
 def key_names(path: tuple[Any, ...]) -> Names:
