@@ -165,11 +165,12 @@ def _strong(state: State) -> State:
     return jtu.tree_map(strong, state)
 
 
-def _with_modules(transform: Any, state: State, params: Params) -> State:
+def _with_modules(transform: Any, state: State, params: Params, example_axes: tuple[int, ...] = ()) -> State:
     """The state with the Modules in it, such as quantized arrays: the stock `flax.nnx.Optimizer` keeps their arrays."""
     if not holds_states(state):
         return state
-    return jtu.tree_structure(jax.eval_shape(transform.init, params)).unflatten(jtu.tree_leaves(state))
+    shapes = shapes_without(example_axes, trainable(params))
+    return jtu.tree_structure(jax.eval_shape(transform.init, shapes)).unflatten(jtu.tree_leaves(state))
 
 
 class InitBoundary(_AbstractBoundary):
@@ -256,25 +257,16 @@ class AbstractUpdateBoundary(_AbstractBoundary):
         steps, new = result
         return steps, _strong(new)
 
-    def run(self, transform, /, updates, state, params, extra):
+    def called(self, transform, /, updates, state, params, extra):
+        """Filter and pair the trees, call the method, and place its results: what every `run` does."""
         if params is None:
             updates = trainable(updates)
         else:
             axes = transform.example_axes
             params, updates = trained(params, updates, f"{self.owner}.update", per_example=axes)
-        state = self.with_modules(transform, state, updates)
-        with self.explaining(state):
-            steps, new = self.inside(transform, updates, state, params, **extra)
+        steps, new = self.inside(transform, updates, state, params, **extra)
         # XLA may choose any sharding for a result. With another one, the next step would be compiled again.
         return placed_like(steps, updates), placed_like(new, state)
-
-    @abc.abstractmethod
-    def with_modules(self, transform: Any, state: State, updates: Updates) -> State:
-        """Return the state with the Modules in it, of which the stock `flax.nnx.Optimizer` keeps the arrays."""
-
-    @abc.abstractmethod
-    def explaining(self, state: State) -> contextlib.AbstractContextManager[None]:
-        """Return a context that explains the errors which come from anything else in place of the state."""
 
     def outside(self, transform, /, updates, state, params=None, **extra) -> tuple[Updates, State]:
         return self.program(transform, updates, state, params, extra)
@@ -285,15 +277,9 @@ class _UpdateBoundary(AbstractUpdateBoundary):
 
     def run(self, transform, /, updates, state, params, extra):
         refuse_hyperparameters(f"{self.owner}.update", transform, extra)
-        return super().run(transform, updates, state, params, extra)
-
-    def with_modules(self, transform: Any, state: State, updates: Updates) -> State:
-        """Return the state with the Modules in it."""
-        return _with_modules(transform, state, shapes_without(transform.example_axes, updates))
-
-    def explaining(self, state: State) -> contextlib.AbstractContextManager[None]:
-        """Explain the errors of a method here that gets another state."""
-        return explaining_state(f"{self.owner}.update", self.method, state)
+        state = _with_modules(transform, state, updates, transform.example_axes)
+        with explaining_state(f"{self.owner}.update", self.method, state):
+            return self.called(transform, updates, state, params, extra)
 
 
 class _EvalBoundary(_AbstractBoundary):
@@ -309,10 +295,10 @@ class _EvalBoundary(_AbstractBoundary):
     def run(self, transform: Any, /, state: State, params: Params) -> tuple[Params]:
         if message := wrong_state(f"{self.owner}.eval_params", self.method, state, params):
             raise ValueError(message)
-        trained = trainable(params)
-        found = self.inside(transform, _with_modules(transform, state, trained), trained)
+        given = trainable(params)
+        found = self.inside(transform, _with_modules(transform, state, params), given)
         # They are computed from the state, which may be divided where the parameters are whole.
-        return (eqx.combine(placed_like(found, trained), params),)
+        return (eqx.combine(placed_like(found, given), params),)
 
     def outside(self, transform: Any, /, state: State, params: Params) -> Params:
         return self.program(transform, state, params)[0]

@@ -13,8 +13,7 @@ from jaxtyping import Array, ArrayLike, Real
 
 from .._support.checks import Requirement
 from .._support.types import ScheduleFunction
-from .hyperparameters import numeric_field
-from .schedule import AbstractSchedule, AbstractStatefulSchedule, as_number
+from .schedule import AbstractSchedule, AbstractStatefulSchedule, as_number, number as number
 
 if TYPE_CHECKING:
     # Type checkers take the value of any other function for a default, and would accept `AdamW()`. Equinox registers
@@ -67,22 +66,6 @@ else:
     ) -> Any:
         """Declare a required field that holds a tuple of hyperparameters; see `numbers()`."""
         return numbers(needs=needs, arranged=arranged)
-
-
-def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = None, optional: bool = False) -> Any:
-    """Declare a field that holds a hyperparameter: a number or a schedule.
-
-    A Python number is converted to a NumPy scalar of JAX's default float dtype, which starts no backend, has no weak
-    type and survives donation. JAX arrays and tracers are kept; those of integers are cast to that dtype. A plain
-    function of the step becomes a schedule.
-
-    Args:
-        default: default value of the field. Declare a required field with `required_number()`, which type checkers
-            understand.
-        needs: requirement on the number; values that violate it are certainly mistakes.
-        optional: whether None is allowed, for a piece of the algorithm that can be left out.
-    """
-    return numeric_field(as_number, default, needs=needs, optional=optional)
 
 
 def numbers(

@@ -16,7 +16,7 @@ import contextvars
 import dataclasses
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
@@ -28,7 +28,7 @@ import optree
 from jax.core import Tracer
 
 from .._support.arithmetic import default_float
-from .._support.checks import NON_NEGATIVE, Requirement, accepts_any_range, brief, check_setting, listing, require
+from .._support.checks import NON_NEGATIVE, accepts_any_range, brief, check_setting, listing, require
 from .._support.flax_nodes import is_variable, register_with_nnx
 from .._support.module import AbstractModule
 from .._support.optree_nodes import NAMESPACE
@@ -67,19 +67,6 @@ def as_scalar(x: Any) -> Any:
 def _is_stored(x: np.ndarray | np.generic) -> bool:
     """Whether this is the stored form of a number."""
     return isinstance(x, np.ndarray) and x.base is None and not x.flags.writeable and x.dtype == default_float()
-
-
-def numeric_field(
-    converter: Callable[[Any], Any],
-    default: Any = dataclasses.MISSING,
-    *,
-    needs: Requirement | None = None,
-    optional: bool = False,
-) -> Any:
-    """Declare a field that holds one hyperparameter, converted by `converter`; see `fields.number`."""
-    given = {} if default is dataclasses.MISSING else {"default": default}
-    metadata = {"number": True, "optional": optional, "needs": needs}
-    return eqx.field(converter=converter, metadata=metadata, **given)
 
 
 class Hyperparameters(dict[str, Any]):
@@ -154,6 +141,14 @@ class AbstractHyperparameters(AbstractModule):
                 object.__setattr__(self, field.name, values)
             elif not field.metadata.keys() & {"static", "part"}:
                 _check_leaves(self, field.name, getattr(self, field.name))
+
+    def __hash__(self) -> int:
+        """Return a hash of the class and the values, so that an object can be a static argument of `jax.jit`.
+
+        Raises:
+            TypeError: if a hyperparameter is traced.
+        """
+        return hash((type(self), *(_hashable(leaf, self) for leaf in jtu.tree_leaves(self))))
 
     def __repr__(self) -> str:
         shown = [f for f in dataclasses.fields(self) if f.repr]
@@ -372,6 +367,18 @@ def _check_numbers(owner: object, field: dataclasses.Field, values: Any) -> Any:
         return tuple(map(each, x)) if isinstance(x, tuple) else _check_number(owner, field, x)
 
     return each(values)
+
+
+def _hashable(leaf: Any, owner: AbstractHyperparameters) -> Hashable:
+    """A leaf of a transform as a value that is equal, and has the same hash, for equal leaves."""
+    if isinstance(leaf, Tracer):
+        raise TypeError(
+            f"`{type(owner).__name__}` has traced hyperparameters, and cannot be hashed. Give it to the inner "
+            f"`jax.jit` as an ordinary argument in place of a static one: it is a pytree."
+        )
+    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return leaf.shape, tuple(np.asarray(leaf).ravel().tolist())
+    return leaf
 
 
 def _addressed(

@@ -117,7 +117,7 @@ class _Function(AbstractLabels):
             # One label for the whole tree is a valid result, unless the function returns several for the leaves.
             if isinstance(labels, (bool, str)):
                 self._refuse_other_arguments(tree, 2)
-        return _Tree(labels).labels(tree, partial=partial)
+        return _Tree.of(labels).labels(tree, partial=partial)
 
     def _refuse_other_arguments(self, tree: PyTree, least: int, error: Exception | None = None) -> None:
         """Raise an error if the function returns at least so many different labels when it is called for each leaf."""
@@ -159,6 +159,7 @@ class _Not(AbstractLabels):
         return self if mask is self.mask else _Not(mask)
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Tree(AbstractLabels):
     """Labels from a tree with the structure of the parameters, or a prefix of it.
 
@@ -166,30 +167,26 @@ class _Tree(AbstractLabels):
     a FrozenDict, and a list for a tuple. A label may name a layer without parameters.
     """
 
-    def __init__(self, tree: PyTree):
-        leaves, self.treedef = jtu.tree_flatten(tree)
-        self.leaves = tuple(map(_as_label, leaves))
+    treedef: Any
+    # With their types: a mask of 1 and 0 is refused, and must not be taken for an equal one of booleans.
+    leaves: tuple[tuple[type, Any], ...]
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Tree and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> Any:
-        # Compared by value, so that an optimizer with an equal mask does not retrace.
-        return self.treedef, *map(typed, self.leaves)
+    @classmethod
+    def of(cls, tree: PyTree) -> "_Tree":
+        """Return the labels in a tree."""
+        leaves, treedef = jtu.tree_flatten(tree)
+        return cls(treedef, tuple((type(x), x) for x in map(_as_label, leaves)))
 
     def __repr__(self) -> str:
         return repr(self.plain())
 
     def plain(self) -> Any:
-        return jtu.tree_unflatten(self.treedef, self.leaves)
+        return jtu.tree_unflatten(self.treedef, [label for _, label in self.leaves])
 
     def labels(self, tree: PyTree, *, partial: bool = False) -> list[Any]:
         if jtu.tree_structure(tree) == self.treedef:
-            return list(self.leaves)
-        labels = leaves_by_names("tree of labels", jtu.tree_unflatten(self.treedef, self.leaves))
+            return [label for _, label in self.leaves]
+        labels = leaves_by_names("tree of labels", self.plain())
         unused, found = set(labels), []
         for names, leaf in named_leaves(tree, with_none=True):
             prefix = longest_prefix(names, labels)
@@ -219,11 +216,6 @@ class _Tree(AbstractLabels):
             )
 
 
-def typed(label: Any) -> tuple[type, Any]:
-    """A label with its type: a mask of 1 and 0 is refused, and must not be taken for an equal one of booleans."""
-    return type(label), label
-
-
 def _as_label(leaf: Any) -> Any:
     """A leaf of a mask or of a tree of labels as a Python value."""
     if not isinstance(leaf, (jax.Array, np.ndarray, np.bool_)):
@@ -244,7 +236,7 @@ def as_labels(x: Any) -> AbstractLabels | None:
         return x
     # `callable` alone would take a tree of labels that is a callable Module for a function.
     is_plain_leaf = jtu.all_leaves([x])
-    return _Function(x) if callable(x) and is_plain_leaf else _Tree(x)
+    return _Function(x) if callable(x) and is_plain_leaf else _Tree.of(x)
 
 
 # What a constructor takes: booleans for each leaf, a function of the parameters, or `by_path`, `by_role` and the like.

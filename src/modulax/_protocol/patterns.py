@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from .._support.checks import listing, suggestion
 from ..tree._paths import Names, key_names, leaf_paths, matches, named_leaves, nodes_without_leaves
-from .masks import AbstractLabels, Call, typed
+from .masks import AbstractLabels, Call
 
 
 class _AbstractPatterns(AbstractLabels):
@@ -39,7 +39,9 @@ class _AbstractPatterns(AbstractLabels):
         return hash(self._key())
 
     def _key(self) -> Any:
-        return tuple((pattern, *typed(label)) for pattern, label in self.groups), typed(self.default)
+        # With the types of labels: a mask of 1 and 0 is refused, and must not be taken for an equal one of booleans.
+        groups = tuple((pattern, type(label), label) for pattern, label in self.groups)
+        return groups, type(self.default), self.default
 
     def __repr__(self) -> str:
         groups = ", ".join(f"{self.written(pattern)}: {label!r}" for pattern, label in self.groups)

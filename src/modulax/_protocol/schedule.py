@@ -23,7 +23,7 @@ from .._support.packages import imported
 from .._support.printing import format_value
 from .._support.tracing import call_user, is_tracing
 from .._support.types import ARRAY_TYPES, ScheduleFunction, State
-from .hyperparameters import AbstractHyperparameters, as_scalar, numeric_field
+from .hyperparameters import AbstractHyperparameters, as_scalar
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -135,11 +135,6 @@ class AbstractSchedule(AbstractArithmetic):
             step: a scalar; traced when an optimizer calls the schedule. It is an integer, or a float inside `over` and
                 `Join`.
         """
-
-    def __hash__(self) -> int:
-        # By value, like `==`, for `jax.jit(schedule)`. Equinox would hash the leaves, and NumPy arrays don't hash.
-        leaves, treedef = jtu.tree_flatten(self)
-        return hash((treedef, *(np.asarray(x).tobytes() if isinstance(x, ARRAY_TYPES) else x for x in leaves)))
 
     def __setitem__(self, key: Any, value: Any) -> None:  # as to a number in `modulax.nnx.Optimizer`, a variable
         paths = [path for path, _ in jtu.tree_leaves_with_path(self, is_leaf=is_variable)]
@@ -343,6 +338,24 @@ def as_number(x: Any) -> Any:
     return as_scalar(x)
 
 
+def number(default: Any = dataclasses.MISSING, *, needs: Requirement | None = None, optional: bool = False) -> Any:
+    """Declare a field that holds a hyperparameter: a number or a schedule.
+
+    A Python number is converted to a NumPy scalar of JAX's default float dtype, which starts no backend, has no weak
+    type and survives donation. JAX arrays and tracers are kept; those of integers are cast to that dtype. A plain
+    function of the step becomes a schedule.
+
+    Args:
+        default: default value of the field. Declare a required field with `required_number()`, which type checkers
+            understand.
+        needs: requirement on the number; values that violate it are certainly mistakes.
+        optional: whether None is allowed, for a piece of the algorithm that can be left out.
+    """
+    given = {} if default is dataclasses.MISSING else {"default": default}
+    metadata = {"number": True, "optional": optional, "needs": needs}
+    return eqx.field(converter=as_number, metadata=metadata, **given)
+
+
 class Stretched(AbstractSchedule):
     r"""A schedule whose durations are fractions of a run, stretched to a number of steps by `schedule.over(...)`.
 
@@ -356,7 +369,7 @@ class Stretched(AbstractSchedule):
     """
 
     schedule: AbstractSchedule
-    total_steps: Any = numeric_field(as_number, needs=POSITIVE)  # not `number()`, whose module imports this one
+    total_steps: Any = number(needs=POSITIVE)
 
     def __call__(self, step: ArrayLike) -> Any:
         """Return the value of the schedule at this fraction of the run."""
@@ -388,8 +401,8 @@ class Expression(AbstractSchedule):
 
     # Static, because another operator makes another program.
     operation: Literal["+", "-", "*", "/"] = eqx.field(static=True, metadata={"options": tuple(OPERATIONS)})
-    left: Any = numeric_field(as_number, optional=True)
-    right: Any = numeric_field(as_number)
+    left: Any = number(optional=True)
+    right: Any = number()
 
     def check(self) -> None:
         if self.left is None and self.operation != "-":
@@ -437,9 +450,9 @@ class Clipped(AbstractSchedule):
         ValueError: if there is no bound.
     """
 
-    schedule: Any = numeric_field(as_number)
-    low: Any = numeric_field(as_number, None, optional=True)
-    high: Any = numeric_field(as_number, None, optional=True)
+    schedule: Any = number()
+    low: Any = number(None, optional=True)
+    high: Any = number(None, optional=True)
 
     def check(self) -> None:
         if self.low is None and self.high is None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
@@ -150,14 +149,6 @@ class AbstractTransform(AbstractHyperparameters):
                 setattr(cls, name, entry(boundary(method, cls.__name__)))
         if "at" in vars(cls):
             cls.at = explained(cls.at)
-
-    def __hash__(self) -> int:
-        """Return a hash of the class and the values, so that an optimizer can be a static argument of `jax.jit`.
-
-        Raises:
-            TypeError: if a hyperparameter is traced.
-        """
-        return hash((type(self), *(_hashable(leaf, self) for leaf in jtu.tree_leaves(self))))
 
     @property
     def example_axes(self) -> tuple[int, ...]:
@@ -380,18 +371,6 @@ class AbstractTransform(AbstractHyperparameters):
         check_extra(f"`{name}`", extra_arguments(self), extra)
         if self.clock != "keeper":
             _refuse_schedules(self)
-
-
-def _hashable(leaf: Any, owner: AbstractTransform) -> Hashable:
-    """A leaf of a transform as a value that is equal, and has the same hash, for equal leaves."""
-    if isinstance(leaf, Tracer):
-        raise TypeError(
-            f"`{type(owner).__name__}` has traced hyperparameters, and cannot be hashed. Give it to the inner "
-            f"`jax.jit` as an ordinary argument in place of a static one: it is a pytree."
-        )
-    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
-        return leaf.shape, tuple(np.asarray(leaf).ravel().tolist())
-    return leaf
 
 
 def keeps_gradients(transform: AbstractTransform) -> bool:

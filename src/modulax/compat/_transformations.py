@@ -4,7 +4,6 @@ What `compat` makes holds a transform of modulax, `tx.transform`, in both functi
 transform, and convert its state within the program, where it costs nothing.
 """
 
-import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -34,23 +33,16 @@ _REGISTERED = (_container_layouts, _optimizer_layouts, _rule_layouts)  # the lay
 
 
 class _Update(AbstractUpdateBoundary):
-    """Updates that are unlike the parameters go to a transform that does not look at these, as in optax."""
+    """Updates that are unlike the parameters go to a transform that does not look at these, as in optax.
+
+    The states of optax hold no Modules, and the errors of functions of the caller are shown as they are.
+    """
 
     def run(self, transform: Any, /, updates: Any, state: Any, params: Any, extra: Any) -> Any:
         """Call the method, without parameters that don't fit."""
         if params is not None and not _fits(transform, updates, params):
             params = None
-        return super().run(transform, updates, state, params, extra)
-
-    def with_modules(self, transform: Any, state: Any, updates: Any) -> Any:
-        """Return the state: those of optax hold no Modules."""
-        del transform, updates
-        return state
-
-    def explaining(self, state: Any) -> contextlib.AbstractContextManager[None]:
-        """Explain nothing: the errors of functions of the caller are shown as they are."""
-        del state
-        return contextlib.nullcontext()
+        return self.called(transform, updates, state, params, extra)
 
 
 def _fits(transform: Any, updates: Any, params: Any) -> bool:
