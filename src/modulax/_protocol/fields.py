@@ -1,6 +1,7 @@
 """Declarations of the fields of transforms: `number()`, `numbers()`, `static()`, `choice()`, `followed()`.
 
-A required field is declared with `required_number()`, `required_numbers()` or `equinox.field(static=True)`.
+A required field is declared with `required_number()`, `required_numbers()` or `equinox.field(static=True)`. `number()`
+itself is in `schedule.py`, whose schedules have such fields.
 """
 
 import dataclasses
