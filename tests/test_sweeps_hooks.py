@@ -193,6 +193,18 @@ def test_halving_drops_stopped_members():
     np.testing.assert_array_equal(none.segments, 1)
 
 
+def test_a_stopped_member_takes_the_place_of_no_other_one_in_halving():
+    best = sweeps.halving(RATES, TRAINABLE, "last", rungs=[1, 2, 3], factor=2, **QUIET)
+    first = int(best.segments.argmax())
+
+    def stop(rows: Rows) -> Any:
+        return {row.member for row in rows if row.member == first and row.segment == 0}
+
+    results = sweeps.halving(RATES, TRAINABLE, "last", rungs=[1, 2, 3], factor=2, on_segment=stop, **QUIET)
+    assert results.segments[first] == 1
+    np.testing.assert_array_equal(np.sort(results.segments), np.sort(best.segments))
+
+
 def test_lr_finder_takes_a_stopped_rate_for_one_that_diverged():
     given: dict[str, Any] = {"metric": "last", "segments": 2, **QUIET}
     found = sweeps.lr_finder(

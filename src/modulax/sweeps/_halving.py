@@ -100,9 +100,9 @@ def halving(
         alive = np.arange(len(experiment.sweep))
         for end in ends:
             experiment.train(alive.tolist(), end, keeps=True)
-            costs = experiment.results()._finite_costs(metric, mode=mode, reduce=reduce)[alive]
-            best = alive[np.argsort(costs, kind="stable")[: math.ceil(len(alive) / factor)]]
-            alive = np.sort(best[experiment.ends[best] > end])
+            costs = experiment.results()._finite_costs(metric, mode=mode, reduce=reduce)
+            left = alive[experiment.ends[alive] > end]  # a stopped member takes the place of no other one
+            alive = np.sort(left[np.argsort(costs[left], kind="stable")[: math.ceil(len(alive) / factor)]])
     return experiment.results()
 
 
