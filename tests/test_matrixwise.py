@@ -253,6 +253,18 @@ def test_eight_devices_compute_what_one_does(name: str, kind: AxisType):
     assert kind == AxisType.Explicit or not gathered, name
 
 
+def on_a_grid(tree: Any) -> Any:
+    """The arrays on eight devices along two axes, of which each has all."""
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices("cpu")[:8])
+    return jax.device_put(tree, NamedSharding(mesh, P()))
+
+
+def test_an_array_without_entries_on_a_mesh():
+    params = on_a_grid({"empty": {"kernel": jnp.zeros((4, 0))}, "w": {"kernel": jnp.ones((4, 3))}})
+    updates, _ = mx.ScaleByShampoo().update(params, mx.ScaleByShampoo().init(params))
+    assert updates["empty"]["kernel"].shape == (4, 0)
+
+
 def test_what_travels_is_what_products_read_and_return():
     rule = mx.ScaleBySOAP().replace(normalize_grads=True)
     of = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)

@@ -341,7 +341,7 @@ def _joined(staged: Staged, leaves: Sequence[_Leaf], before: list[Row]) -> list[
 
     def divide(layout: Layout, values: list[Array]) -> dict[Any, Array]:
         ys = {v: layout.of(x) if staged.form(v)[1] else x for v, x in zip(read, values, strict=True)}
-        return {v: y.reshape(-1, *y.shape[len(layout.batch) :]) for v, y in ys.items()}
+        return {v: y.reshape(math.prod(layout.batch), *y.shape[len(layout.batch) :]) for v, y in ys.items()}
 
     read, places = zip(*((v, i) for i, v in enumerate(staged.arguments) if v in staged.read), strict=True)
     values = [[jtu.tree_leaves(row)[i] for i in places] for row in rows]
