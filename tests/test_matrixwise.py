@@ -259,6 +259,25 @@ def on_a_grid(tree: Any) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, P()))
 
 
+class Printed(Seen):
+    def update_matrix(self, now, g, s, p):
+        product = g @ jnp.matrix_transpose(g)
+        jax.debug.callback(self.seen.append, product)
+        jax.debug.callback(lambda: self.seen.append(None))
+        return product @ g, s
+
+
+def test_what_a_rule_prints_is_printed_on_a_mesh():
+    rule, x = Printed(), draw(0, 4, 3).astype(np.float32)
+    grads = on_a_grid({"a": x, "b": 2 * x})
+    updates, _ = rule.update(grads, rule.init(grads))
+    np.testing.assert_allclose(updates["b"], 8 * cubed(x), rtol=1e-4)
+    jax.effects_barrier()
+    seen = [each for each in rule.seen if each is not None]
+    assert len(seen) < len(rule.seen)
+    np.testing.assert_allclose(sorted(map(np.trace, seen)), np.sum(x**2) * np.array([1, 4]), rtol=1e-4)
+
+
 def test_an_array_without_entries_on_a_mesh():
     params = on_a_grid({"empty": {"kernel": jnp.zeros((4, 0))}, "w": {"kernel": jnp.ones((4, 3))}})
     updates, _ = mx.ScaleByShampoo().update(params, mx.ScaleByShampoo().init(params))

@@ -82,6 +82,7 @@ class Staged:
         kinds: of which argument a variable is like, or of which result: 0 for the first one.
         structure: the structure of the result, whose arrays are what the last stage finds.
         maker: the equation of each variable.
+        effects: the equations without results, such as those of `jax.debug.print`, which the last stage computes.
         roots: the arguments and results of whole matrices from which a variable is computed on entries; none if it is
             the same for all matrices.
         stage: that of each root.
@@ -95,13 +96,14 @@ class Staged:
         constants = [*self.program.constvars, *self.program.invars[:count]]
         self.constants = dict(zip(constants, [*closed.consts, *shared], strict=True))
         self.maker = {v: equation for equation in self.program.eqns for v in equation.outvars}
+        self.effects = [equation for equation in self.program.eqns if not equation.outvars]
         self.roots = {v: frozenset([v]) for v in self.arguments}
         self.stage = dict.fromkeys(self.arguments, 0)
         self.brought: dict[int, dict[Any, None]] = collections.defaultdict(dict)
         self.returned: dict[int, dict[Any, None]] = collections.defaultdict(dict)
         for equation in self.program.eqns:
             roots = frozenset().union(*map(self._roots, _variables(equation)))
-            if roots and not _is_on_entries(equation):
+            if equation.outvars and roots and not _is_on_entries(equation):
                 self._place(equation)
             else:
                 self.roots.update(dict.fromkeys(equation.outvars, roots))
@@ -143,7 +145,8 @@ class Staged:
 
     def _stages(self) -> list[Stage]:
         """The stages, of which every second one is computed on whole matrices."""
-        wanted = [v for vs in (self.program.outvars, *self.brought.values()) for v in vs if not _is_literal(v)]
+        read = itertools.chain(*map(_variables, self.effects))
+        wanted = [v for vs in (self.program.outvars, read, *self.brought.values()) for v in vs if not _is_literal(v)]
         # What they are computed from on entries, and one value in place of several where a stage has it.
         for u in itertools.chain(*(self._sources(v, self._is_result) for v in reversed(wanted))):
             if last := max(self.stage[root] for root in self.roots[u]):
@@ -152,14 +155,14 @@ class Staged:
         for k, brought in self.brought.items():
             found += [self._between(known, list(brought)), self._between(set(brought), list(self.returned[k]))]
             known |= set(self.returned[k])
-        return [*found, self._between(known, self.program.outvars)]
+        return [*found, self._between(known, self.program.outvars, self.effects)]
 
     def _spread(self, kinds: dict[Any, int]) -> dict[Any, int]:
         """What variables are like: arithmetic is between arrays of one kind."""
         rows = [
             [v for v in (*_variables(each), *each.outvars) if self._roots(v) and v.aval.shape == shape]
             for each in self.program.eqns
-            for shape in [each.outvars[0].aval.shape]
+            for shape in [v.aval.shape for v in each.outvars[:1]]
             if _is_on_entries(each) and each.primitive.name != "transpose"
         ]
         while new := {v: kinds[u] for row in rows for u in row if u in kinds for v in row if v not in kinds}:
@@ -203,12 +206,12 @@ class Staged:
         last = max(self.stage[root] for root in self._roots(v))
         return last > 0 and len(self._roots(v)) > 1 and self._is_there(v, last)
 
-    def _between(self, known: set[Any], found: list[Any]) -> Stage:
-        """The stage that computes some values from those that are known."""
+    def _between(self, known: set[Any], found: list[Any], effects: Sequence[Any] = ()) -> Stage:
+        """The stage that computes some values, and equations without results, from the values that are known."""
         needed = dict.fromkeys(v for v in found if not _is_literal(v))
         equations = []
         for equation in reversed(self.program.eqns):
-            if any(v in needed and v not in known for v in equation.outvars):
+            if equation in effects or any(v in needed and v not in known for v in equation.outvars):
                 equations.append(equation)
                 needed.update(dict.fromkeys(_variables(equation)))
         given = [v for v in needed if v in known]
