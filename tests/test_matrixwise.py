@@ -259,6 +259,34 @@ def on_a_grid(tree: Any) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, P()))
 
 
+class Whole(Seen):
+    """Divides whole matrices by their norms, and adds their means."""
+
+    scale: float = mx.number(2.0)
+
+    def map_whole(self, x):
+        return self.scale * x / jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + jnp.mean(x, (-2, -1), keepdims=True)
+
+    def update_matrix(self, now, g, s, p):
+        return g, s
+
+
+@pytest.mark.usefixtures("x64")
+def test_devices_get_no_zeros_for_matrices_that_they_do_not_divide():
+    """Neither rows and columns of them, with which a mean is another one, nor matrices, whose norm is no divisor."""
+
+    def total(scale: Any, grads: Any) -> Any:
+        transform = Whole(scale=scale)
+        updates, _ = transform.update(grads, transform.init(grads))
+        return sum(jnp.sum(u**3) for u in jtu.tree_leaves(updates)), updates
+
+    run = jax.jit(jax.value_and_grad(total, has_aux=True))
+    grads = {"tall": draw(0, 5, 3), "wide": draw(1, 3, 5), "other": draw(2, 8, 6), "another": draw(3, 8, 6)}
+    wanted, found = run(2.0, grads), run(2.0, on_a_grid(grads))
+    for x, y in zip(jtu.tree_leaves(found), jtu.tree_leaves(wanted), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-10)
+
+
 class Printed(Seen):
     def update_matrix(self, now, g, s, p):
         product = g @ jnp.matrix_transpose(g)

@@ -116,10 +116,18 @@ def some_at_a_time(function: Callable[..., Sequence[Array]], most: int, *xs: Arr
     """
     count = len(xs[0])
     rounds = _rounds(count, xs, most)
-    # The last matrices again in place of zeros, whose eigenvectors have no derivatives.
-    padding = [(0, -count % rounds)]
-    padded = [jnp.pad(x, padding + [(0, 0)] * (x.ndim - 1), mode="edge") if rounds > 1 else x for x in xs]
+    padded = [_filled_up(x, count + -count % rounds) for x in xs]
     return tuple(y[:count] for y in _in_rounds(function, rounds, *padded))
+
+
+def _filled_up(x: Array, count: int) -> Array:
+    """So many matrices, with the last one again where there are fewer.
+
+    Not with zeros, for which a function may have no value or no derivative, and a loop no end: with respect to what all
+    matrices share, the derivative would be NaN.
+    """
+    padding = [(0, count - len(x)), *[(0, 0)] * (x.ndim - 1)]
+    return jnp.pad(x, padding, mode="edge") if count > len(x) else x
 
 
 def _rounds(count: int, xs: Sequence[Array], most: int) -> int:
@@ -400,28 +408,37 @@ class _Spread:
         is_tall = x.shape[1] >= x.shape[2]  # the first axis of a square is what is usually divided
         long = 1 if is_tall else 2
         local: Callable[[Array], Array]
-        padding = [(0, -count % at_once), (0, 0), (0, 0)]
+        padding = [(0, 0)] * 3
         if self._is_found(sharing):
             spec, local = PartitionSpec(self.axes), lambda x: self._by_rows(function(self._by_rows(x), Parts()))
         else:
             padding[long] = (0, -x.shape[long] % devices)
             spec = PartitionSpec(*[None] * long, self.axes)
-            local = functools.partial(self._local, function, sharing, is_tall)
-        padded = self.one_by_one(jnp.pad(x, padding) if any(after for _, after in padding) else x)
+            local = functools.partial(self._local, function, sharing, is_tall, x.shape[long])
+        padded = _filled_up(x, count + -count % at_once)
+        padded = self.one_by_one(jnp.pad(padded, padding) if padding[long][1] else padded)
         y = jax.shard_map(
             local, mesh=self.mesh, in_specs=spec, out_specs=spec, axis_names=set(self.axes), check_vma=False
         )(padded)
         # Otherwise the compiler may leave the results where they were computed, and gather them later.
         return shard_like(y, padded)[:count, : x.shape[1], : x.shape[2]]
 
-    def _local(self, function: Function, sharing: int, is_tall: bool, x: Array) -> Array:
-        """On one device: a part of the longer side of all matrices becomes a larger part of few of them, and back."""
+    def _local(self, function: Function, sharing: int, is_tall: bool, length: int, x: Array) -> Array:
+        """On one device: a part of the longer side of all matrices becomes a larger part of few of them, and back.
+
+        Whole matrices get the length of that side, without the zeros that fill it up. In parts of matrices these stay.
+        """
         at_once = self.count // sharing
         long = 1 if is_tall else 2
         neighbors = tuple(tuple(range(first, first + at_once)) for first in range(0, self.count, at_once))
         parts = Parts(sharing, is_tall, self.axes, tuple(zip(*neighbors, strict=True))) if sharing > 1 else Parts()
-        y = function(exchange(x, self.axes, neighbors, 0, long), parts)
-        return exchange(y, self.axes, neighbors, long, 0)
+        whole = exchange(x, self.axes, neighbors, 0, long)
+        filled = 0 if sharing > 1 else whole.shape[long] - length
+        if not filled:
+            return exchange(function(whole, parts), self.axes, neighbors, long, 0)
+        y = function(jax.lax.slice_in_dim(whole, 0, length, axis=long), parts)
+        padding = [(0, filled if axis == long else 0) for axis in range(3)]
+        return exchange(jnp.pad(y, padding), self.axes, neighbors, long, 0)
 
 
 def _oriented(x: Array, shape: tuple[int, ...]) -> Array:
