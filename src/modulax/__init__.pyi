@@ -137,8 +137,7 @@ from ._rules.lars import LARS as LARS
 from ._rules.lbfgs import LBFGS as LBFGS, ScaleByLBFGS as ScaleByLBFGS
 from ._rules.lion import Lion as Lion, ScaleByLion as ScaleByLion
 from ._rules.madgrad import MADGRAD as MADGRAD, ScaleByMADGRAD as ScaleByMADGRAD
-from ._rules.mars import MARS as MARS, MARSLion as MARSLion, MARSShampoo as MARSShampoo
-from ._rules.marsm import MARSM as MARSM
+from ._rules.mars import MARS as MARS, MARSM as MARSM, MARSLion as MARSLion, MARSShampoo as MARSShampoo
 from ._rules.momo import (
     MoMo as MoMo,
     MoMoAdam as MoMoAdam,

@@ -12,10 +12,9 @@ from .._support.arithmetic import real_dtype
 from .._support.checks import AT_LEAST_ONE
 from .._support.keys import key, next_keys
 from .._transforms.decayed_step import DecayedStep
-from .._transforms.low_rank import AbstractLowRank
 from .._transforms.matrices import matrices_as
 from .._transforms.outer_products import norm
-from .galore import GaLoreDimensionNumbers
+from .galore import AbstractLowRank, GaLoreDimensionNumbers
 
 METHODS = ("random", "svd", "range")
 SCALES = ("channel", "tensor")

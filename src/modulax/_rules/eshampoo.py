@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from .. import authoring as ma
 from .._support.arithmetic import is_due, safe_increment
 from .._transforms.matrices import matrices_as
-from .._transforms.outer_products import accumulated, outer_products, rotated, rotated_back, zero_products
+from .._transforms.outer_products import accumulated, outer_products, zero_products
 from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import identities, largest_entry, qr_iterations, renewed_eigenbasis
+from ..linalg._products import rotated, rotated_back
 from .muon import MuonDimensionNumbers
 from .shampoo import AbstractShampooMoments, averages_or_sums, bias_of, filtered, first_due
 

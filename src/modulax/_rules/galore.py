@@ -8,8 +8,9 @@ and reach the inner transform unchanged.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
@@ -17,12 +18,14 @@ from .. import authoring as ma
 from .._protocol.extra_arguments import extra_inside
 from .._protocol.masks import select
 from .._protocol.schedule_values import resolve
-from .._support.arithmetic import no_steps
+from .._support.arithmetic import is_due, no_steps
 from .._support.placement import typed_like, undivided
 from .._transforms.blocks import Layout
 from .._transforms.decayed_step import DecayedStep
-from .._transforms.low_rank import AbstractLowRank
 from .._transforms.matrices import Axes, make_axes_hashable, matrices_as
+from ..linalg import leading_directions
+from ..linalg._products import adjoint
+from ..linalg._range import leading_range
 from ..tree._align import align, paired
 from ..tree._math import trainable
 from .adam import ScaleByAdam
@@ -58,6 +61,56 @@ class GaLoreState(ma.AbstractState):
 def adam_unless_given(x: Any) -> Any:
     """The inner transform, by default `ScaleByAdam()`."""
     return ScaleByAdam() if x is None else x
+
+
+S = TypeVar("S", bound=Any)  # a state with projectors
+
+
+class AbstractLowRank(ma.AbstractMatrixwise[S]):
+    """A rule with a projector of each matrix, whose columns are orthonormal: what GaLore and Apollo share.
+
+    Attributes:
+        rank: the largest number of columns.
+        update_proj_gap: the number of steps between two computations of the projectors.
+        method: `"svd"` or `"range"`.
+    """
+
+    improved: ClassVar = ("projector",)
+    is_for_hidden_layers: ClassVar = True
+
+    rank: eqx.AbstractVar[int]
+    update_proj_gap: eqx.AbstractVar[Any]
+    method: eqx.AbstractVar[Any]
+
+    def projects_rows(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the rows of matrices of some shape are projected: if there are few, or if it is square."""
+        return shape[-2] <= shape[-1]
+
+    def projector_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the projectors of matrices of some shape."""
+        *batch, rows, columns = shape
+        return (*batch, rows if self.projects_rows(shape) else columns, min(self.rank, rows, columns))
+
+    def down(self, x: ma.Array, projector: ma.Array) -> ma.Array:
+        """Return the projections of matrices."""
+        projector = projector.astype(x.dtype)
+        return adjoint(projector) @ x if self.projects_rows(x.shape) else x @ projector
+
+    def up(self, x: ma.Array, projector: ma.Array, shape: tuple[int, ...]) -> ma.Array:
+        """Return the matrices of some shape with these projections."""
+        projector = projector.astype(x.dtype)
+        return projector @ x if self.projects_rows(shape) else x @ adjoint(projector)
+
+    def is_time(self, now, count):
+        """Return whether this step computes the projectors."""
+        del now
+        return is_due(count, self.update_proj_gap)
+
+    def improve_matrix(self, now, g, s):
+        """Return the state with projectors that span the main part of the updates."""
+        del now
+        find = leading_range if self.method == "range" else leading_directions
+        return dataclasses.replace(s, projector=find(g, s.projector.shape[-1], not self.projects_rows(g.shape)))
 
 
 class AbstractGaLoreProjection(ma.AbstractFields):
@@ -173,7 +226,7 @@ class ScaleByGaLore(AbstractGaLore, ma.AbstractContainer, AbstractLowRank[GaLore
                     f"`ScaleByGaLore.update`: an update of shape {leaves[i].shape} doesn't fit its projector of shape "
                     f"{found}. Updates must have the shapes of the parameters that `init` was called with."
                 )
-        _, new, _ = self._step(updates, dataclasses.replace(state, base_optimizer_state=ma.EmptyState()), None)
+        _, new = self._step(updates, dataclasses.replace(state, base_optimizer_state=ma.EmptyState()), None)
         sides = self._sides(layouts, jtu.tree_leaves(new.projector))
 
         def down(tree: ma.PyTree) -> ma.PyTree:

@@ -21,10 +21,10 @@ from .. import authoring as ma
 from .._support.arithmetic import real_dtype, safe_increment, scalar_like
 from .._support.keys import key, next_keys
 from .._transforms.matrices import matrices_as
-from .._transforms.outer_products import Product, applied, norm
+from .._transforms.outer_products import norm
 from ..authoring._optimizers import AbstractWeightDecay
-from ..linalg._eigenbasis import SIDES, Side, largest_entry
-from ..linalg._products import adjoint, product, rare_product
+from ..linalg._eigenbasis import largest_entry
+from ..linalg._products import SIDES, Product, Side, adjoint, applied, product, rare_product
 from ..linalg._triangular import divided_by_triangle
 from ..schedules import ExponentialDecay
 from .muon import MuonDimensionNumbers
@@ -232,16 +232,11 @@ class ScaleByKron(AbstractKron, ma.AbstractMatrixwise[KronState]):
         stored = {side: q.reshape(getattr(s, side).shape) for side, q in new.items()}
         return (*kept, x.reshape(g[-1].shape)), dataclasses.replace(s, **stored)
 
-    def update(
-        self, updates: ma.Updates, state: KronState, params: ma.Params | None = None, **extra: Any
-    ) -> tuple[ma.Updates, KronState]:
-        """Return the whitened momentum, and the state with the new factors."""
-        del params, extra
+    def _beside(self, updates, params):
+        del params
         is_padded = self.block_size is not None and any(x.is_padded for x in self._layouts(updates).values())
         # Ones in the entries that there are, because zeros fill blocks up.
-        there = jtu.tree_map(lambda g: jnp.ones_like(g, dtype=real_dtype(g.dtype)), updates) if is_padded else None
-        out, new, _ = self._step(updates, state, there)
-        return out, new
+        return jtu.tree_map(lambda g: jnp.ones_like(g, dtype=real_dtype(g.dtype)), updates) if is_padded else None
 
     def update_matrix(self, now, g, s, p):
         del now

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -121,14 +121,9 @@ class ScaleByScion(AbstractScion, AbstractPolar[EmaState]):
     def init_matrix(self, x):
         return EmaState(ema=ma.zeros_in(x, self.mu_dtype))
 
-    def update(
-        self, updates: ma.Updates, state: EmaState, params: ma.Params | None = None, **extra: Any
-    ) -> tuple[ma.Updates, EmaState]:
-        """Return the projected momentum, and the new state."""
-        del params, extra
-        balls = jtu.tree_structure(updates).unflatten([ball for ball, _ in self._balls(updates)])
-        out, new, _ = self._step(updates, state, balls)
-        return out, new
+    def _beside(self, updates, params):
+        del params
+        return jtu.tree_structure(updates).unflatten([ball for ball, _ in self._balls(updates)])
 
     def filter_leaf(self, now, g, s):
         del now

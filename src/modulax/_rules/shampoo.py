@@ -14,10 +14,11 @@ from .._protocol.schedule_values import largest
 from .._protocol.transform import Effect
 from .._support.arithmetic import is_due, safe_increment
 from .._transforms.matrices import matrices_as
-from .._transforms.outer_products import applied, average, outer_products, zero_products
+from .._transforms.outer_products import average, outer_products, zero_products
 from ..authoring._optimizers import AbstractWeightDecay
 from ..linalg._eigenbasis import identities
 from ..linalg._inverse_root import inverse_root
+from ..linalg._products import applied
 from ..numerics._norms import safe_norm
 from ..tree._paths import leaf_paths
 from .muon import MuonDimensionNumbers
@@ -207,7 +208,7 @@ class ScaleByShampoo(
         grafted, grafting, transform = None, state.grafting_state, self.resolved(state).grafting
         if transform is not None:
             grafted, grafting = transform.update(updates, grafting, params, **extra)
-        out, new, _ = self._step(updates, dataclasses.replace(state, grafting_state=ma.EmptyState()), grafted)
+        out, new = self._step(updates, dataclasses.replace(state, grafting_state=ma.EmptyState()), grafted)
         return out, dataclasses.replace(new, grafting_state=grafting)
 
     def _prepare(self, count, state):

@@ -10,17 +10,10 @@ from .. import authoring as ma
 from .._support.arithmetic import in_dtype
 from .._transforms.decayed_step import DecayedStep
 from .._transforms.matrices import matrices_as
-from .._transforms.outer_products import (
-    average,
-    outer_products,
-    root_mean_square,
-    rotated,
-    rotated_back,
-    zero_products,
-)
+from .._transforms.outer_products import average, outer_products, root_mean_square, zero_products
 from ..authoring._optimizers import AbstractWeightDecay
-from ..linalg._eigenbasis import SIDES, next_eigenbasis, permute
-from ..linalg._products import rare_product
+from ..linalg._eigenbasis import next_eigenbasis, permute
+from ..linalg._products import SIDES, rare_product, rotated, rotated_back
 from .muon import MuonDimensionNumbers
 
 _LEAST = 1e-30  # added to the root of the mean square that a direction is divided by

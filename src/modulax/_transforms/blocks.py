@@ -1,16 +1,13 @@
-"""Arrays as blocks of matrices, and functions of blocks mapped over the leaves of a tree and the devices of a mesh.
+"""Arrays as blocks of matrices (`Layout`), and functions of blocks over the devices of a mesh (`over_mesh`).
 
-`map_blocks` applies a function to the blocks of all leaves. On one device, each leaf is computed by itself. Over a
-mesh, each device computes whole blocks: an all-to-all brings them, with what belongs to them, and another one brings
-the results back (`over_devices`). Before and after that, the devices divide the rows of factors, and of blocks the rows
-or the columns.
+Each device computes whole blocks: an all-to-all brings them, with what belongs to them, and another one brings the
+results back (`over_devices`). Before and after that, the devices divide the rows of factors, and of blocks the rows or
+the columns.
 """
 
-import collections
-import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,16 +17,12 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._support.placement import cuts_tiles, even_axis, shard_like
-from ..tree._leafmap import traced_by_kind
-from .batches import computed_after, joined, separate
 from .matrices import Matrix
-from .spread import divided_along, number_of_devices, over_devices, some_at_a_time
-from .stages import Stage, Staged, stages_of
+from .spread import divided_along, number_of_devices, over_devices
+from .stages import Stage, Staged
 
 Row = tuple[PyTree, PyTree]  # of arrays in the shape of a leaf, or its blocks, and of arrays that belong to the blocks
-Function = Callable[[Any, PyTree, PyTree], Row]
 
-_RARELY = 64 << 20  # bytes at a time of what is computed every few steps, which needs some ten times as many
 _ROUNDS = 4  # blocks for each device, with which a rest that only some devices have is small
 
 
@@ -84,13 +77,12 @@ class Layout(NamedTuple):
     def sides(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """For rows and columns, the number of blocks and their length."""
         rows, columns = self.matrix.size
-        size = max(rows, columns) if self.size is None else self.size
-        return _divided(rows, size), _divided(columns, size)
+        return _divided(rows, self.longest), _divided(columns, self.longest)
 
-    def axis(self, x: Array) -> int:
-        """The axis of a block that a mesh divides."""
-        sides = self.matrix.size
-        return _axis(sides, max(sides) if self.size is None else self.size, number_of_devices(x))
+    @property
+    def longest(self) -> int:
+        """The longest side that a block may have."""
+        return max(self.matrix.size) if self.size is None else self.size
 
     def filled(self, side: int) -> np.ndarray:
         """Which rows (side 0) or columns (side 1) fill a block up, with the axes that count blocks before them."""
@@ -111,52 +103,6 @@ class Layout(NamedTuple):
         return of_matrix if self.size is None else (*of_matrix, *(number for number, _ in self.sides))
 
 
-def map_blocks(
-    function: Function,
-    shared: PyTree,
-    layouts: Iterable[Layout],
-    rows: Sequence[Row],
-    *,
-    first: Callable[[PyTree, PyTree], tuple[Any, PyTree]] = lambda _, arrays: ({}, arrays),
-    is_joined: bool = False,
-    is_local: bool = False,
-    is_rare: bool = False,
-) -> list[tuple[Any, PyTree, PyTree]]:
-    """Apply a function to the blocks of each leaf, of which each device of a mesh computes some.
-
-    Over a mesh, the function is divided into stages (`stages_of`). For those on whole blocks, leaves with few of them
-    are joined, so that all devices have about as many. One batch follows the other, or arrays of all of them would be
-    on their way at once.
-
-    Args:
-        function: of values that all leaves share, a tree of blocks, and a tree of what belongs to them, with any axes
-            before those of a block. It returns two such trees.
-        shared: the values that all leaves share.
-        layouts: how each leaf is blocks.
-        rows: for each leaf, the first tree, of arrays in the shape of the leaf, and the second one. Of several matrices
-            that are joined in one array, each is computed as an array of its own.
-        first: what is computed of the shared values and the arrays before these are divided. It returns one more
-            result, and arrays.
-        is_joined: whether leaves are joined on one device, too: those whose blocks have one shape in one batch. What is
-            decomposed or divided by triangular matrices depends on the first array, and the last result on that.
-        is_local: whether a mesh computes the results where the arrays are.
-        is_rare: whether this happens every few steps. Then one device computes some of many blocks at a time.
-
-    Returns:
-        for each leaf, the first result of `first`, and those of `function`.
-    """
-    layouts = list(layouts)
-    parts = split_parts(layouts, rows)
-    every = [_Leaf.of(i, layout, row, is_local, is_rare) for i, (layout, row) in enumerate(parts)]
-    alone = [leaf for leaf in every if leaf.is_apart and not is_joined]
-    call = functools.partial(_alone, first, function, shared)
-    runs = traced_by_kind(call, [leaf.layout for leaf in alone], [leaf.row for leaf in alone])
-    out = {leaf.place: run() for leaf, run in zip(alone, runs, strict=True)}
-    kinds = _by_kind(first, shared, [leaf for leaf in every if leaf.place not in out])
-    out |= _computed(function, shared, kinds, _RARELY if is_rare else None)
-    return _with_parts_joined(layouts, [out[leaf.place] for leaf in every])
-
-
 def split_parts(layouts: Iterable[Layout], rows: Iterable[Row]) -> list[tuple[Layout, Row]]:
     """Return the layouts and rows of leaves, with each of several matrices that are joined in one array on its own."""
     pairs = zip(layouts, rows, strict=True)
@@ -169,16 +115,7 @@ def join_parts(layouts: Iterable[Layout], rows: Iterable[Row]) -> list[Row]:
     return [layout.join(list(itertools.islice(found, len(layout.parts) or 1))) for layout in layouts]
 
 
-def _with_parts_joined(
-    layouts: Sequence[Layout], results: Sequence[tuple[Any, PyTree, PyTree]]
-) -> list[tuple[Any, PyTree, PyTree]]:
-    """The results of leaves from those of their parts."""
-    rows = join_parts(layouts, [(arrays, others) for _, arrays, others in results])
-    ends = itertools.accumulate(len(layout.parts) or 1 for layout in layouts)
-    return [(results[end - 1][0], *row) for end, row in zip(ends, rows, strict=True)]
-
-
-class _Leaf(NamedTuple):
+class Leaf(NamedTuple):
     """A leaf, and what a function of its blocks gets.
 
     Args:
@@ -187,7 +124,6 @@ class _Leaf(NamedTuple):
         row: the two trees.
         devices: those that compute it together.
         is_alone: whether one device computes some of its blocks at a time.
-        kept: what `first` returned beside the row.
     """
 
     place: int
@@ -195,12 +131,6 @@ class _Leaf(NamedTuple):
     row: Row
     devices: int
     is_alone: bool
-    kept: Any = None
-
-    @classmethod
-    def of(cls, place: int, layout: Layout, row: Row, is_local: bool, is_rare: bool) -> "_Leaf":
-        devices = 1 if is_local or layout.is_array else number_of_devices(_first(row))
-        return cls(place, layout, row, devices, is_rare and devices == 1 and bool(layout.batch) and is_large(row))
 
     @property
     def is_apart(self) -> bool:
@@ -216,7 +146,7 @@ class _Leaf(NamedTuple):
     @property
     def axis(self) -> int:
         """The axis of a block that a mesh divides."""
-        return self.layout.axis(_first(self.row))
+        return _axis(self.layout.matrix.size, self.layout.longest, self.devices)
 
     @property
     def of_one(self) -> Row:
@@ -229,7 +159,9 @@ class _Leaf(NamedTuple):
     def kind(self) -> Hashable:
         """What leaves have in common that are joined in a batch."""
         shapes, structure = jtu.tree_flatten(self.of_one)
-        return self.devices, self.block, self.axis, structure, tuple(shapes)
+        whole = _first(self.row).shape if self.layout.is_array else None
+        place = self.place if self.is_alone else None
+        return self.devices, self.block, self.axis, structure, tuple(shapes), whole, place
 
     def divided(self, form: tuple[tuple[int, ...], bool]) -> int:
         """The axis along which the devices of a mesh divide a batch, for a form as in `Staged.form`."""
@@ -242,76 +174,11 @@ class _Leaf(NamedTuple):
         return min(len(shape), 1) if axis is None else 1 + axis
 
 
-def _by_kind(first: Any, shared: Any, leaves: "Sequence[_Leaf]") -> "Iterable[list[_Leaf]]":
-    """Leaves that are computed in one batch, with the results of `first`."""
-    starts = traced_by_kind(lambda _, arrays: first(shared, arrays), [None] * len(leaves), [x.row[:1] for x in leaves])
-    kinds: dict[Hashable, list[_Leaf]] = collections.defaultdict(list)
-    for leaf, start in zip(leaves, starts, strict=True):
-        kept, arrays = start()
-        whole = _first(leaf.row).shape if leaf.layout.is_array else None
-        given = leaf._replace(row=(arrays, leaf.row[1]), kept=kept)
-        kinds[given.kind, whole, leaf.place if leaf.is_alone else None].append(given)
-    return kinds.values()
-
-
-def _computed(
-    function: Function, shared: Any, kinds: "Iterable[list[_Leaf]]", most: int | None
-) -> dict[int, tuple[Any, PyTree, PyTree]]:
-    """The results for leaves by their places: one batch after the other, each of at most so many bytes at a time."""
-    out, after = {}, list[Array]()
-    for members in kinds:
-        if members[0].devices == 1:
-            found = _in_a_batch(function, shared, members, after, most)
-            after = jtu.tree_leaves(found[-1])[-1:]
-        else:
-            found = _in_rounds(stages_of(function, shared, *members[0].of_one), members)
-        out |= {leaf.place: (leaf.kept, *row) for leaf, row in zip(members, found, strict=True)}
-    return out
-
-
-def _in_a_batch(
-    function: Function, shared: Any, leaves: Sequence[_Leaf], after: Sequence[Array], most: int | None
-) -> list[Row]:
-    """The results for leaves on one device whose blocks have one shape: in one batch, or some bytes at a time."""
-    layouts, rows = [leaf.layout for leaf in leaves], [leaf.row for leaf in leaves]
-    trees = [(jtu.tree_map(layout.of, arrays), others) for layout, (arrays, others) in zip(layouts, rows, strict=True)]
-    batches = [layout.batch for layout in layouts]
-    first, *others = (joined(ys, batches) for ys in zip(*map(jtu.tree_leaves, trees), strict=True))
-    given = jtu.tree_structure(trees[0]).unflatten([computed_after(after, first), *others])
-    call = functools.partial(function, shared)
-    arrays, treedef = jtu.tree_flatten(given)
-    structure: Any = None
-
-    def computed(*xs: Array) -> list[Array]:
-        nonlocal structure
-        ys, structure = jtu.tree_flatten((jax.vmap(call) if layouts[0].is_array else call)(*treedef.unflatten(xs)))
-        return ys
-
-    results = computed(*arrays) if most is None else some_at_a_time(computed, most, *arrays)
-    parts = [separate(y, batches) for y in results]
-    found = [structure.unflatten([ys[k] for ys in parts]) for k in range(len(rows))]
-    return [(jtu.tree_map(layout.back, ys), own) for layout, (ys, own) in zip(layouts, found, strict=True)]
-
-
 def _first(tree: PyTree) -> Array:
     return jtu.tree_leaves(tree)[0]
 
 
-def is_large(tree: PyTree) -> bool:
-    """Return whether arrays are more than one device takes at a time of what is computed every few steps."""
-    return sum(x.nbytes for x in jtu.tree_leaves(tree)) > _RARELY
-
-
-def _alone(
-    first: Any, function: Function, shared: Any, layout: Layout, arrays: PyTree, others: PyTree
-) -> tuple[Any, PyTree, PyTree]:
-    """The results for one leaf."""
-    kept, given = first(shared, arrays)
-    found, others = function(shared, jtu.tree_map(layout.of, given), others)
-    return kept, jtu.tree_map(layout.back, found), others
-
-
-def _in_rounds(staged: Staged, leaves: Sequence[_Leaf]) -> list[Row]:
+def over_mesh(staged: Staged, leaves: Sequence[Leaf]) -> list[Row]:
     """The results for leaves of one kind on a mesh, in batches with some blocks for each device."""
     found: list[Row] = []
     last: list[Row] = []
@@ -326,7 +193,7 @@ def _in_rounds(staged: Staged, leaves: Sequence[_Leaf]) -> list[Row]:
     return found
 
 
-def _joined(staged: Staged, leaves: Sequence[_Leaf], before: list[Row]) -> list[Row]:
+def _joined(staged: Staged, leaves: Sequence[Leaf], before: list[Row]) -> list[Row]:
     """The results for leaves of one kind, which are joined where whole blocks are needed, after other results."""
     layouts, rows = [leaf.layout for leaf in leaves], [leaf.row for leaf in leaves]
 

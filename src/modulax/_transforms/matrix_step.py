@@ -1,14 +1,16 @@
 """One step of an `AbstractMatrixwise` rule, with the state of the tree as one dict of fields for each leaf.
 
-`MatrixStep` maps the methods of the rule over the leaves that are matrices (`map_blocks`, which lays them out and
-divides them over the devices of a mesh). What changes every few steps is computed of all leaves at once, under one
-`cond`: the factors, from square matrices of all sizes, or any fields, from the updates.
+`MatrixStep` maps the methods of the rule over the leaves that are matrices. `map_blocks` applies a function to their
+blocks: on one device, to those of each leaf, or of many leaves in batches; over a mesh, by `over_mesh`. What changes
+every few steps is computed of all leaves at once, under one `cond`: the factors, from square matrices of all sizes, or
+any fields, from the updates.
 """
 
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,16 +25,20 @@ from .._support.failures import located
 from .._support.module import kind_of, with_fields
 from .._support.types import Updates
 from .._support.varying import cond
-from ..linalg._eigenbasis import SIDES
+from ..linalg._products import SIDES
 from ..tree._align import align
 from ..tree._leafmap import cast_all, traced_by_kind
 from ..tree._math import widened
-from .batches import in_batches, in_float32
-from .blocks import Layout, is_large, join_parts, map_blocks, split_parts
-from .spread import batched_by_memory, divided_along, map_matrices, number_of_devices
+from .batches import computed_after, in_batches, in_float32, joined, separate
+from .blocks import Layout, Leaf, Row, join_parts, over_mesh, split_parts
+from .spread import batched_by_memory, divided_along, map_matrices, number_of_devices, some_at_a_time
+from .stages import stages_of
 
 Fields = dict[str, Any]  # of the state of one leaf
 Shared = tuple[Any, Any]  # the rule and `now`
+Function = Callable[[Any, PyTree, PyTree], Row]
+
+_RARELY = 64 << 20  # bytes at a time of what is computed every few steps, which needs some ten times as many
 
 
 class Factors(NamedTuple):
@@ -63,7 +69,6 @@ class MatrixStep:
         updates: the updates.
         state: the state of the tree before the step.
         beside: the parameters, or what `update_matrix` gets in their place; or None.
-        is_filtered: whether the rule has a `filter_leaf`.
 
     Attributes:
         layouts: how leaves are matrices, by their places, without those that pass.
@@ -72,12 +77,12 @@ class MatrixStep:
         fields: the fields of the state of each leaf, which change during the step.
         of_entries: the names of those fields that have a value for each entry.
         rebuild: for each field, the function that makes a tree of the values of all leaves.
-        given: what `update_matrix` gets in place of the update of each leaf, by its place, if it is known before.
+        given: what `update_matrix` gets in place of the update of each leaf, by its place.
         of_all: the shared fields that are improved.
     """
 
-    def __init__(self, rule: Any, now: Any, updates: Updates, state: Any, beside: Any, is_filtered: bool):
-        self.rule, self.now, self.state, self.is_filtered = rule, now, state, is_filtered
+    def __init__(self, rule: Any, now: Any, updates: Updates, state: Any, beside: Any):
+        self.rule, self.now, self.state = rule, now, state
         self.shared: Shared = rule, now
         self.layouts: dict[int, Layout] = rule._layouts(updates)
         self.updates, treedef = jtu.tree_flatten(updates)
@@ -88,7 +93,7 @@ class MatrixStep:
         self.fields: list[Fields] = [{name: values[name][i] for name in values} for i in range(len(self.updates))]
         self.of_entries = fields_of_entries(state)
         self.rebuild = {name: put for name, (_, put) in columns.items()}
-        self.given: dict[int, Any] = {}
+        self.given: dict[int, Any] = {i: widened(self.updates[i]) for i in self.layouts}
         self.of_all: Fields = {}
 
     def trees(self) -> dict[str, PyTree]:
@@ -106,41 +111,28 @@ class MatrixStep:
         rows = {i: (self.updates[i], self._of(i, False)) for i in self.layouts}
         rows = {i: row for i, row in rows.items() if jtu.tree_leaves(row[1])}
         found = map_blocks(accumulated, self.shared, [self.layouts[i] for i in rows], list(rows.values()))
-        for i, (_, _, factors) in zip(rows, found, strict=True):
+        for i, (_, factors) in zip(rows, found, strict=True):
             self.fields[i] |= factors
 
     def filter(self) -> None:
-        """Compute what `update_matrix` gets in place of the updates, unless it is known."""
-        if self.given:
-            return
+        """Compute what `update_matrix` gets in place of the updates."""
 
-        def filtered(_: None, g: Array, own: Fields) -> tuple[Fields, Any]:
-            changed, given = self._filtered(self.shared, (g, None, own))
-            return changed, given[0]
+        def filtered(_: None, x: Array, own: Fields) -> tuple[Any, Fields]:
+            s = self._state(own)
+            with _calling("filter_leaf", self.shared, x.dtype) as (rule, now):
+                x, new = rule.filter_leaf(now, x, s)
+                return x, _changed(s, new, own)
 
-        if not self.is_filtered:
-            self.given = {i: widened(self.updates[i]) for i in self.layouts}
-            return
-        rows = [(self.updates[i], self._of(i, True)) for i in self.layouts]
+        rows = [(x, self._of(i, True)) for i, x in self.given.items()]
         for i, run in zip(self.layouts, traced_by_kind(filtered, [None] * len(rows), rows), strict=True):
-            changed, self.given[i] = run()
+            self.given[i], changed = run()
             self.fields[i] |= changed
-
-    def _filtered(self, shared: Shared, arrays: tuple[Array, Any, Fields]) -> tuple[Fields, tuple[Any, Any, Fields]]:
-        """The fields that `filter_leaf` changes, and the arguments of `update_matrix` after it."""
-        g, p, own = arrays
-        x, s = widened(g), self._state(own)
-        with _calling("filter_leaf", shared, x.dtype) as (rule, now):
-            x, new = rule.filter_leaf(now, x, s)
-            changed = _changed(s, new, own)
-        return changed, (x, p, own | changed)
 
     def improve_matrices(self, count: Array) -> None:
         """Replace the fields of `improved` by better ones if it is time, and what `update_matrix` gets."""
         every = self.rule.improved
         names, of_all = [name for name in every if name in self.rebuild], [n for n in every if n not in self.rebuild]
         places = [i for i in self.layouts if any(self.fields[i][name] is not None for name in names)]
-        self.filter()
 
         def improved(shared: Shared, arrays: tuple[Any, Any], factors: Fields) -> tuple[Any, Fields]:
             noise, x = arrays
@@ -158,7 +150,7 @@ class MatrixStep:
             olds = [old | _changed(s, new, old) for old, s, new in zip(olds, states, drawn, strict=True)]
             rows = [((y, self.given[i]), old) for i, y, old in zip(places, noise, olds, strict=True)]
             found = map_blocks(improved, (self.rule, now), layouts, rows, is_joined=True, is_rare=True)
-            rows = [(x, old | changed) for old, (_, x, changed) in zip(olds, found, strict=True)]
+            rows = [(x, old | changed) for old, (x, changed) in zip(olds, found, strict=True)]
             return {name: getattr(now, name) for name in of_all}, rows
 
         def kept() -> tuple[Fields, list[tuple[Any, Fields]]]:
@@ -183,7 +175,6 @@ class MatrixStep:
         Args:
             are_shared: whether several devices may share a matrix.
         """
-        self.filter()
         name, over = type(self.rule).__name__, getattr(self.rule, "over", None)
         layouts = {i: layout for i, layout in self.layouts.items() if layout.is_whole}
         rows = [jtu.tree_flatten(self.given[i]) for i in layouts]
@@ -213,19 +204,13 @@ class MatrixStep:
                     raise ValueError(f"An update of shape {shape} became one of shape {u.shape}.")
                 return (u, _changed(s, new, own)), _changed(s, new, factors)
 
-        if any(layout.parts for layout in self.layouts.values()):
-            self.filter()
-        rows = [
-            ((self.given.get(i, self.updates[i]), self.beside[i], self._of(i, True)), self._of(i, False))
-            for i in self.layouts
-        ]
-        options: dict[str, Any] = {} if self.given else {"first": self._filtered}
-        options |= {"is_joined": self.rule.is_joined, "is_local": is_local}
+        rows = [((x, self.beside[i], self._of(i, True)), self._of(i, False)) for i, x in self.given.items()]
+        options = {"is_joined": self.rule.is_joined, "is_local": is_local}
         found = map_blocks(updated, self.shared, self.layouts.values(), rows, **options)
         out = list(self.updates)
-        for i, (kept, (u, own), factors) in zip(self.layouts, found, strict=True):
+        for i, ((u, own), factors) in zip(self.layouts, found, strict=True):
             out[i] = in_dtype(u, out[i].dtype)
-            self.fields[i] |= kept | own | factors
+            self.fields[i] |= own | factors
         return out
 
     def improve(self, count: Array) -> None:
@@ -269,7 +254,7 @@ class MatrixStep:
         lists = [list(column) for column in zip(*(self._about(*place) for place in places), strict=True)]
         is_filled = any(map(np.any, lists[3]))
         # Reshaped by `carry`, which is traced once for each shape.
-        few = not any(is_large(self.fields[i]) for i in leaves)
+        few = not any(_is_large(self.fields[i]) for i in leaves)
         is_flat = bool(carried) and few and number_of_devices(lists[0][0]) == 1
         function = batched_by_memory(in_float32(improve))
         batches = in_batches(function, *(lists if is_filled else lists[:3]), is_flat=is_flat)
@@ -282,7 +267,7 @@ class MatrixStep:
             return [old[i] | new[i] for i in leaves]
         rows = [(self._picked(i, carried), (old[i], new[i], others[i])) for i in leaves]
         found = map_blocks(carry, self.shared, [self.layouts[i] for i in leaves], rows, is_rare=not is_flat)
-        return [old[i] | own | factors for i, (_, own, factors) in zip(leaves, found, strict=True)]
+        return [old[i] | own | factors for i, (own, factors) in zip(leaves, found, strict=True)]
 
     def _about(self, i: int, name: str) -> tuple[Any, Any, np.ndarray, np.ndarray]:
         """Square matrices and their factors, the number of sides with one, and which rows only fill a block up."""
@@ -324,3 +309,102 @@ def _changed(before: Any, after: Any, fields: Fields) -> Fields:
                 raise ValueError(f"The field `{name}` of shape {jnp.shape(old)} became one of shape {jnp.shape(new)}.")
             changed[name] = in_dtype(new, kept.dtype)
     return changed
+
+
+def map_blocks(
+    function: Function,
+    shared: PyTree,
+    layouts: Iterable[Layout],
+    rows: Sequence[Row],
+    *,
+    is_joined: bool = False,
+    is_local: bool = False,
+    is_rare: bool = False,
+) -> list[Row]:
+    """Apply a function to the blocks of each leaf, of which each device of a mesh computes some.
+
+    Over a mesh, the function is divided into stages (`stages_of`). For those on whole blocks, leaves with few of them
+    are joined, so that all devices have about as many. One batch follows the other, or arrays of all of them would be
+    on their way at once.
+
+    Args:
+        function: of values that all leaves share, a tree of blocks, and a tree of what belongs to them, with any axes
+            before those of a block. It returns two such trees.
+        shared: the values that all leaves share.
+        layouts: how each leaf is blocks.
+        rows: for each leaf, the first tree, of arrays in the shape of the leaf, and the second one. Of several matrices
+            that are joined in one array, each is computed as an array of its own.
+        is_joined: whether leaves are joined on one device, too: those whose blocks have one shape in one batch. What is
+            decomposed or divided by triangular matrices depends on the first array, and the last result on that.
+        is_local: whether a mesh computes the results where the arrays are.
+        is_rare: whether this happens every few steps. Then one device computes some of many blocks at a time.
+
+    Returns:
+        for each leaf, the results of the function.
+    """
+    layouts = list(layouts)
+    parts = split_parts(layouts, rows)
+    every = [_leaf(i, layout, row, is_local, is_rare) for i, (layout, row) in enumerate(parts)]
+    alone = [leaf for leaf in every if leaf.is_apart and not is_joined]
+    call = functools.partial(_alone, function, shared)
+    runs = traced_by_kind(call, [leaf.layout for leaf in alone], [leaf.row for leaf in alone])
+    out = {leaf.place: run() for leaf, run in zip(alone, runs, strict=True)}
+    others = [leaf for leaf in every if leaf.place not in out]
+    out |= _computed(function, shared, others, _RARELY if is_rare else None)
+    return join_parts(layouts, [out[leaf.place] for leaf in every])
+
+
+def _leaf(place: int, layout: Layout, row: Row, is_local: bool, is_rare: bool) -> Leaf:
+    devices = 1 if is_local or layout.is_array else number_of_devices(jtu.tree_leaves(row)[0])
+    return Leaf(place, layout, row, devices, is_rare and devices == 1 and bool(layout.batch) and _is_large(row))
+
+
+def _alone(function: Function, shared: Any, layout: Layout, arrays: PyTree, others: PyTree) -> Row:
+    """The results for one leaf."""
+    found, others = function(shared, jtu.tree_map(layout.of, arrays), others)
+    return jtu.tree_map(layout.back, found), others
+
+
+def _computed(function: Function, shared: Any, leaves: Sequence[Leaf], most: int | None) -> dict[int, Row]:
+    """The results for leaves by their places: one batch after the other, each of at most so many bytes at a time."""
+    kinds: dict[Hashable, list[Leaf]] = collections.defaultdict(list)
+    for leaf in leaves:
+        kinds[leaf.kind].append(leaf)
+    out, after = {}, list[Array]()
+    for members in kinds.values():
+        if members[0].devices == 1:
+            found = _in_a_batch(function, shared, members, after, most)
+            after = jtu.tree_leaves(found[-1])[-1:]
+        else:
+            found = over_mesh(stages_of(function, shared, *members[0].of_one), members)
+        out |= {leaf.place: row for leaf, row in zip(members, found, strict=True)}
+    return out
+
+
+def _in_a_batch(
+    function: Function, shared: Any, leaves: Sequence[Leaf], after: Sequence[Array], most: int | None
+) -> list[Row]:
+    """The results for leaves on one device whose blocks have one shape: in one batch, or some bytes at a time."""
+    layouts, rows = [leaf.layout for leaf in leaves], [leaf.row for leaf in leaves]
+    trees = [(jtu.tree_map(layout.of, arrays), others) for layout, (arrays, others) in zip(layouts, rows, strict=True)]
+    batches = [layout.batch for layout in layouts]
+    first, *others = (joined(ys, batches) for ys in zip(*map(jtu.tree_leaves, trees), strict=True))
+    given = jtu.tree_structure(trees[0]).unflatten([computed_after(after, first), *others])
+    call = functools.partial(function, shared)
+    arrays, treedef = jtu.tree_flatten(given)
+    structure: Any = None
+
+    def computed(*xs: Array) -> list[Array]:
+        nonlocal structure
+        ys, structure = jtu.tree_flatten((jax.vmap(call) if layouts[0].is_array else call)(*treedef.unflatten(xs)))
+        return ys
+
+    results = computed(*arrays) if most is None else some_at_a_time(computed, most, *arrays)
+    parts = [separate(y, batches) for y in results]
+    found = [structure.unflatten([ys[k] for ys in parts]) for k in range(len(rows))]
+    return [(jtu.tree_map(layout.back, ys), own) for layout, (ys, own) in zip(layouts, found, strict=True)]
+
+
+def _is_large(tree: PyTree) -> bool:
+    """Whether arrays are more than one device takes at a time of what is computed every few steps."""
+    return sum(x.nbytes for x in jtu.tree_leaves(tree)) > _RARELY

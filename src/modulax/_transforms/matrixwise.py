@@ -280,16 +280,18 @@ class AbstractMatrixwise(AbstractCounted, Generic[StateT]):
     ) -> tuple[Updates, StateT]:
         """Return the new updates and the new state."""
         del extra
-        out, new, _ = self._step(updates, state, params)
-        return out, new
+        return self._step(updates, state, self._beside(updates, params))
 
-    def _step(self, updates: Updates, state: Any, beside: Any) -> tuple[Updates, Any, Any]:
-        """Return the new updates, the new state, and a tree like the updates with what `update_matrix` gets as `p`.
+    def _beside(self, updates: Updates, params: Params | None) -> PyTree:
+        """Return what `update_matrix` gets as `p`, in a tree like the updates; by default, the parameters."""
+        del updates
+        return params
 
-        On explicit axes of a mesh, the results have the types of the arguments.
-        """
+    def _step(self, updates: Updates, state: StateT, beside: PyTree) -> tuple[Updates, StateT]:
+        """Return the new updates and the new state. On explicit axes of a mesh, they have the types of the old ones."""
         trees = (updates, state, beside)
-        return on_auto_axes(_step, trees)(self, trees)
+        out, new, _ = on_auto_axes(_step, trees)(self, trees)
+        return out, new
 
     def _layouts(self, tree: PyTree) -> dict[int, Layout]:
         """Return how leaves are matrices, by their places, without those that pass."""
@@ -364,9 +366,11 @@ def _step(rule: AbstractMatrixwise, trees: tuple[Updates, Any, Any]) -> tuple[Up
         )
     count, rule = state.count, resolve(rule, state.count)
     now = rule._prepare(count.astype(default_float()), state)
-    step = MatrixStep(rule, now, updates, state, beside, has("filter_leaf"))
+    step = MatrixStep(rule, now, updates, state, beside)
     if has("accumulate_matrix"):
         step.accumulate()
+    if has("filter_leaf"):
+        step.filter()
     if rule.improved:
         step.improve_matrices(count)
     if rule.improves_first:

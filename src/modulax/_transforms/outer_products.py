@@ -5,7 +5,6 @@ All functions take matrices on the last two axes of an array. A side of a matrix
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, DTypeLike
 
 from .._support.arithmetic import abs_sq, at_least_float32, common_dtype, dtype_for, in_dtype, safe_sqrt
-from ..linalg._eigenbasis import Side, outer_product, scale
-from ..linalg._products import adjoint, product
+from ..linalg._eigenbasis import outer_product, scale
+from ..linalg._products import Side, applied
 from ..numerics._norms import safe_norm
 
 
@@ -82,23 +81,3 @@ def outer_products(
 
     left = added(s.left, applied(g, right_root, "right"), "left")
     return left, added(s.right, applied(g, left_root, "left"), "right")
-
-
-Product = Callable[[Array, Array], Array]
-
-
-def applied(x: Array, matrix: Array | None, side: Side, product: Product = product) -> Array:
-    """Return $M X$ for the left side and $X M$ for the right one; without a matrix, return $X$."""
-    if matrix is None:
-        return x
-    return product(matrix, x) if side == "left" else product(x, matrix)
-
-
-def rotated(x: Array, left: Array | None, right: Array | None, product: Product = product) -> Array:
-    """Return $Q_L^* X Q_R$: a matrix in the bases of both sides; None for a side without one."""
-    return applied(applied(x, None if left is None else adjoint(left), "left", product), right, "right", product)
-
-
-def rotated_back(x: Array, left: Array | None, right: Array | None, product: Product = product) -> Array:
-    """Return $Q_L X Q_R^*$, the inverse of `rotated`."""
-    return applied(applied(x, left, "left", product), None if right is None else adjoint(right), "right", product)

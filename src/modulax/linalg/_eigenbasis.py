@@ -1,6 +1,6 @@
 """Outer products of matrices and their eigenbases, which can be differentiated."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,8 @@ from .._support.checks import check_option
 from .._support.varying import carried, cond
 from ._orthonormal_factor import orthonormal_factor
 from ._platforms import by_platform
-from ._products import adjoint, product, rare_product
+from ._products import SIDES, Side, adjoint, product, rare_product
 from ._singular import reciprocal
-
-Side = Literal["left", "right"]
-SIDES: tuple[Side, ...] = ("left", "right")
 
 
 def largest_entry(x: Array, axis: int | tuple[int, ...] | None = (-2, -1)) -> Array:
@@ -190,12 +187,8 @@ def _iterated_from(x: Array, basis: Array) -> Array:
     return _iterated(x, turned, jnp.asarray(_MOST_ITERATIONS))
 
 
-_renewed_eigenbasis = by_platform("renewed_eigenbasis", _decomposed, {"tpu": _iterated_from})
-
-
-def renewed_eigenbasis(x: Array, basis: Array) -> Array:
-    """Return `eigenbasis`; on a TPU, roughly, by iterations from a basis until now."""
-    return _renewed_eigenbasis(x, basis)
+# Returns `eigenbasis` of matrices; on a TPU, roughly, by iterations from a basis until now.
+renewed_eigenbasis = by_platform("renewed_eigenbasis", _decomposed, {"tpu": _iterated_from})
 
 
 def qr_iterations(x: Array, basis: Array, number: int) -> Array:

@@ -222,8 +222,7 @@ def _norm_bound(x: Array) -> Array:
     return jnp.reshape(jnp.linalg.norm(y) ** 0.25 * most, ())
 
 
-def _by_jacobis_method(x: Array, exponent: Array, least: Array, fraction: Array) -> Array:
-    return _by_decomposition(x, exponent, least, fraction, _JACOBI)
+_by_jacobis_method = functools.partial(_by_decomposition, method=_JACOBI)
 
 
 def _on_tpu(

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, DTypeLike, Inexact
 
 from .._support.arithmetic import abs_sq, at_least_float32, dtype_for, in_dtype, safe_sqrt, scalar_like
-from .._support.checks import listing
+from .._support.checks import check_option, listing
 from ._parts import Parts
-from ._products import gram, gram_of_columns
+from ._products import adjoint
 
 Coefficients = tuple[tuple[float, float, float], ...]
 
@@ -111,7 +111,7 @@ class _Side:
     parts: Parts
 
     def gram(self, y: Array) -> Array:
-        return self.parts.sum(gram_of_columns(y) if self.is_tall else gram(y))
+        return self.parts.sum(adjoint(y) @ y if self.is_tall else y @ adjoint(y))
 
     def product(self, a: Array, y: Array) -> Array:
         return y @ a if self.is_tall else a @ y
@@ -166,16 +166,6 @@ PRECONDITIONINGS: dict[str, Callable[[Array, Array], Array] | None] = {
 }
 
 
-def check_preconditioning(name: str) -> None:
-    """Check the name of a preconditioning.
-
-    Raises:
-        ValueError: if it is unknown; the message lists the known ones.
-    """
-    if name not in PRECONDITIONINGS:
-        raise ValueError(f"`preconditioning={name!r}` is unknown; it must be one of {listing(PRECONDITIONINGS)}.")
-
-
 def orthogonalize(
     x: Inexact[Array, "..."],
     coefficients: str | ArrayLike | Sequence[ArrayLike] | Sequence[Sequence[ArrayLike]] = "standard",
@@ -227,7 +217,7 @@ def orthogonalize(
     """
     if x.ndim < 2:
         raise ValueError(f"`orthogonalize` needs a matrix or a batch of them, got an array of shape {x.shape}.")
-    check_preconditioning(preconditioning)
+    check_option("orthogonalize", "preconditioning", preconditioning, tuple(PRECONDITIONINGS))
     if x.size == 0:
         return x
     return orthogonalize_parts(x, Parts(), coefficients, steps, preconditioning=preconditioning, eps=eps, dtype=dtype)

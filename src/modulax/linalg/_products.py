@@ -1,11 +1,17 @@
 """Named matrix products."""
 
+from collections.abc import Callable
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
 from .._support.varying import carried
 from ._platforms import by_platform
+
+Side = Literal["left", "right"]
+SIDES: tuple[Side, ...] = ("left", "right")
 
 
 def adjoint(x: Inexact[Array, "*batch m n"]) -> Inexact[Array, "*batch n m"]:
@@ -69,11 +75,21 @@ def rare_product(a: Array, b: Array) -> Array:
     return product(a, b) if a.dtype != b.dtype or a.shape[:-2] != b.shape[:-2] else _rare_product(a, b)
 
 
-def gram(x: Inexact[Array, "*batch m n"]) -> Inexact[Array, "*batch m m"]:
-    r"""The Gram matrix of the rows of each matrix, $X X^{\mathsf H}$."""
-    return x @ adjoint(x)
+Product = Callable[[Array, Array], Array]
 
 
-def gram_of_columns(x: Inexact[Array, "*batch m n"]) -> Inexact[Array, "*batch n n"]:
-    r"""The Gram matrix of the columns of each matrix, $X^{\mathsf H} X$."""
-    return adjoint(x) @ x
+def applied(x: Array, matrix: Array | None, side: Side, product: Product = product) -> Array:
+    """Return $M X$ for the left side and $X M$ for the right one; without a matrix, return $X$."""
+    if matrix is None:
+        return x
+    return product(matrix, x) if side == "left" else product(x, matrix)
+
+
+def rotated(x: Array, left: Array | None, right: Array | None, product: Product = product) -> Array:
+    """Return $Q_L^* X Q_R$: a matrix in the bases of both sides; None for a side without one."""
+    return applied(applied(x, None if left is None else adjoint(left), "left", product), right, "right", product)
+
+
+def rotated_back(x: Array, left: Array | None, right: Array | None, product: Product = product) -> Array:
+    """Return $Q_L X Q_R^*$, the inverse of `rotated`."""
+    return applied(applied(x, left, "left", product), None if right is None else adjoint(right), "right", product)
