@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 _ROOT = str(Path(__file__).parents[1]) + os.sep
 # What calls rules and functions of arrays. A reader wants to see these, wherever their files lie.
 _MACHINERY = ("_protocol", "_support", "_containers", "_roles", "_explain", "_catalog", "tree", "authoring")
-_MACHINERY_OF_MATRICES = ("matrixwise", "matrix_step", "blocks", "batches", "spread", "stages")
+_MACHINERY_OF_MATRICES = ("matrixwise", "matrix_step", "blocks", "spread", "stages")
 _HIDDEN = (
     *(f"{_ROOT}{room}{os.sep}" for room in _MACHINERY),
     *(f"{_ROOT}_transforms{os.sep}{file}.py" for file in _MACHINERY_OF_MATRICES),

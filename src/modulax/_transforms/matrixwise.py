@@ -16,7 +16,7 @@ from .._support.failures import located
 from .._support.module import first_values, with_fields
 from .._support.placement import shard_like, typed_like, undivided
 from .._support.types import Params, Updates
-from ..linalg._parts import Parts
+from ..linalg._newton_schulz import Parts
 from .blocks import Layout, Row
 from .matrices import Matrix, matrices_of, specified_matrices
 from .matrix_step import Factors, MatrixStep, fields_of_entries
@@ -364,22 +364,22 @@ def _step(rule: AbstractMatrixwise, trees: tuple[Updates, Any, Any]) -> tuple[Up
             f"`{type(rule).__name__}` has `is_split`, with which nothing is computed every few steps: leave out "
             f"`is_split`, `improved` and `factors`, or all but the first, and compute it in `update_matrix`."
         )
-    count, rule = state.count, resolve(rule, state.count)
-    now = rule._prepare(count.astype(default_float()), state)
+    rule = resolve(rule, state.count)
+    now = rule._prepare(state.count.astype(default_float()), state)
     step = MatrixStep(rule, now, updates, state, beside)
     if has("accumulate_matrix"):
         step.accumulate()
     if has("filter_leaf"):
         step.filter()
     if rule.improved:
-        step.improve_matrices(count)
+        step.improve_matrices()
     if rule.improves_first:
-        step.improve(count)
+        step.improve()
     needs_whole = has("map_whole") or has("_map_parts")
     if needs_whole:
         step.map_whole(are_shared=has("_map_parts"))
     us = step.update(is_local=needs_whole)
     if not rule.improves_first:
-        step.improve(count)
-    new = with_fields(state, **step.trees(), **step.of_all, **rule.share(step.now), count=safe_increment(count))
+        step.improve()
+    new = with_fields(state, **step.trees(), **step.of_all, **rule.share(step.now), count=safe_increment(state.count))
     return jtu.tree_unflatten(jtu.tree_structure(updates), us), new, beside

@@ -29,7 +29,7 @@ from jaxtyping import Array
 from .._support.checks import listing
 from .._support.groups import exchange
 from .._support.placement import even_axis, shard_like
-from ..linalg._parts import Parts
+from ..linalg._newton_schulz import Parts
 
 T = TypeVar("T")
 Tree = TypeVar("Tree")
@@ -171,7 +171,7 @@ def over_devices(
     """
 
     def computed(*xs: Array) -> Sequence[Array]:
-        devices, count = _Spread.of(xs[0], None, ""), len(xs[0])
+        devices, count = _Spread.of(xs[0]), len(xs[0])
         if devices.count == 1 or count < 2:
             return function(shared, *xs)
         size = -(-count // devices.count)
@@ -218,7 +218,7 @@ def _reordered(x: Array, spec: PartitionSpec, first: int, second: int) -> Array:
 
 def number_of_devices(x: Array) -> int:
     """Return the number of devices of the mesh on which an array is: those that work on a part of it."""
-    return _Spread.of(x, None, "").count
+    return _Spread.of(x).count
 
 
 def divided_along(x: Array, axis: int | None, like: Array | None = None) -> Array:
@@ -229,7 +229,7 @@ def divided_along(x: Array, axis: int | None, like: Array | None = None) -> Arra
         axis: the axis; None for that of `even_axis`.
         like: an array on the mesh; by default, `x` itself.
     """
-    devices = _Spread.of(x if like is None else like, None, "")
+    devices = _Spread.of(x if like is None else like)
     axis = even_axis(x.shape, devices.count) if axis is None else axis
     if devices.count == 1 or axis is None or x.shape[axis] % devices.count:
         return x
@@ -302,7 +302,7 @@ class _Spread:
     are_shared: bool = True
 
     @classmethod
-    def of(cls, x: Array, over: tuple[str, ...] | None, call: str) -> "_Spread":
+    def of(cls, x: Array, over: tuple[str, ...] | None = None, call: str = "") -> "_Spread":
         """Read the mesh from the type of an array.
 
         On one device, within `jax.shard_map`, and on explicit axes there is nothing to do.

@@ -16,11 +16,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, DTypeLike, Inexact
+from jaxtyping import Array, ArrayLike, DTypeLike, Inexact, Shaped
 
 from .._support.arithmetic import abs_sq, at_least_float32, dtype_for, in_dtype, safe_sqrt, scalar_like
 from .._support.checks import check_option, listing
-from ._parts import Parts
+from .._support.groups import Groups, max_over, sum_over
 from ._products import adjoint
 
 Coefficients = tuple[tuple[float, float, float], ...]
@@ -101,6 +101,31 @@ def _table(coefficients: Any, steps: int, dtype: Any) -> Array:
     rows = as_coefficients(coefficients)
     table = [[jnp.asarray(c).astype(dtype) for c in row] for row in (rows * steps if len(rows) == 1 else rows)]
     return jnp.stack([jnp.stack(row) for row in table]) if table else jnp.zeros((0, 3), dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """How devices share matrices inside `jax.shard_map`, each with a part of their longer side; by default, no parts.
+
+    Args:
+        count: how many devices share a matrix.
+        is_tall: whether they divide its rows, and not its columns; None for whole matrices.
+        axes: the axes of the mesh that the devices are on.
+        groups: the devices of each matrix, by their numbers along the axes.
+    """
+
+    count: int = 1
+    is_tall: bool | None = None
+    axes: tuple[str, ...] = ()
+    groups: Groups = ()
+
+    def sum(self, x: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
+        """The sum over the parts of a matrix."""
+        return x if self.count == 1 else sum_over(x, self.axes, self.groups)
+
+    def max(self, x: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
+        """The maximum over the parts of a matrix, without a derivative."""
+        return x if self.count == 1 else max_over(x, self.axes, self.groups)
 
 
 @dataclasses.dataclass(frozen=True)
