@@ -96,7 +96,8 @@ class MatrixStep:
         self.fields: list[Fields] = [{name: values[name][i] for name in values} for i in range(len(self.updates))]
         self.of_entries = fields_of_entries(state)
         self.rebuild = {name: put for name, (_, put) in columns.items()}
-        self.given: dict[int, Any] = {i: widened(self.updates[i]) for i in self.layouts}
+        every = {i: self.updates[i] for i in self.layouts}
+        self.given: dict[int, Any] = {i: in_dtype(g, at_least_float32(g.dtype)) for i, g in every.items()}
         self.of_all: Fields = {}
 
     def trees(self) -> dict[str, PyTree]:
