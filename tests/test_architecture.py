@@ -86,6 +86,7 @@ NOT_FINAL: dict[str, str] = {
 SHARED_CODE = {
     "AbstractModule": "how methods are bound: alike in transforms, schedules and states",
     "AbstractState": "the states of all transforms, which share nothing but that",
+    "AbstractNamedRole": "the name of a role that is called like its class",
     "AbstractRole": "the axes: alike in all roles",
     "AbstractHyperparameters": "numbers, `replace` and repr: alike in transforms and schedules",
     "AbstractFields": "groups of hyperparameters, each with the sentences on its fields",

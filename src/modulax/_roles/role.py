@@ -123,7 +123,15 @@ class AbstractRole(abc.ABC):
         return self.blocks
 
 
-class Matrix(AbstractRole):
+class AbstractNamedRole(AbstractRole):
+    """A role with the name of its class."""
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
+
+
+class Matrix(AbstractNamedRole):
     """A matrix inside the model, which Muon trains: `Hidden`, `Attention`, `Convolution` and `LoRA`.
 
     Use it to select all of them, `by_role({Matrix: "matrices"}, default="others")`, or as the role of a matrix of
@@ -133,45 +141,25 @@ class Matrix(AbstractRole):
     is_hidden: ClassVar[bool] = True
     decays: ClassVar[bool] = True
 
-    @property
-    def kind(self) -> str:
-        return "matrix"
-
 
 class Hidden(Matrix):
     """The weight matrix of a linear layer inside the model. Matrices of attention are `Attention` instead."""
 
     is_linear: ClassVar[bool] = True
 
-    @property
-    def kind(self) -> str:
-        return "hidden"
 
-
-class Embedding(AbstractRole):
+class Embedding(AbstractNamedRole):
     """A table of vectors, one for each token or class."""
 
-    @property
-    def kind(self) -> str:
-        return "embedding"
 
-
-class Head(AbstractRole):
+class Head(AbstractNamedRole):
     """The weight matrix of the last layer, whose outputs are logits or predictions."""
 
     decays: ClassVar[bool] = True
 
-    @property
-    def kind(self) -> str:
-        return "head"
-
 
 class Convolution(Matrix):
     """The kernel of a convolution. Its window belongs to the inputs."""
-
-    @property
-    def kind(self) -> str:
-        return "convolution"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -229,42 +217,26 @@ class Attention(Matrix):
         return [heads if letter == "q" else self.kv_heads or heads for letter in letters]
 
 
-class Bias(AbstractRole):
+class Bias(AbstractNamedRole):
     """A bias: it is added to the outputs of a layer."""
 
     is_vector: ClassVar[bool] = True
 
-    @property
-    def kind(self) -> str:
-        return "bias"
 
-
-class Gain(AbstractRole):
+class Gain(AbstractNamedRole):
     """The gain of a norm, a number for each channel."""
 
     is_vector: ClassVar[bool] = True
 
-    @property
-    def kind(self) -> str:
-        return "gain"
 
-
-class Position(AbstractRole):
+class Position(AbstractNamedRole):
     """A table of positions, or another array that is added to the inputs of the blocks."""
 
     is_vector: ClassVar[bool] = True
 
-    @property
-    def kind(self) -> str:
-        return "position"
-
 
 class LoRA(Matrix):
     """One of the two factors of a low-rank adapter."""
-
-    @property
-    def kind(self) -> str:
-        return "lora"
 
 
 class Other(AbstractRole):
