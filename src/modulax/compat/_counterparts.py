@@ -6,6 +6,7 @@ has that field, and with the arguments that optax takes by position in their pla
 
 import inspect
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,8 @@ PLACES = {
     "transforms": "",
     "tree_utils": "tree",
 }
+# Arguments of Sophia in optax.
+PRINTING = {"verbose": False, "print_win_rate_every_n_steps": 0}
 
 
 def counterpart(module: str, name: str) -> Any:
@@ -51,6 +54,7 @@ def as_function(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     without: Sequence[str] = (),
     by_name: Sequence[str] = (),
+    ignored: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """A class as a function of optax.
 
@@ -64,6 +68,7 @@ def as_function(
         defaults: defaults of optax, by its names.
         without: arguments that optax does not have.
         by_name: arguments that optax takes by name only; `nesterov` and those after it are where they are here.
+        ignored: arguments of optax that print something, with their defaults; nothing is printed here.
     """
     construct, cls = cls, getattr(cls, "func", cls)
     theirs, ours = {own: name for name, own in names.items()}, inspect.signature(construct).parameters
@@ -80,8 +85,8 @@ def as_function(
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
             p = p.replace(kind=p.POSITIONAL_OR_KEYWORD if is_positional else p.KEYWORD_ONLY)
         parameters.append(p)
+    parameters += [inspect.Parameter(x, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=ignored[x]) for x in ignored]
     fixed = {"follow": "optax"} if "follow" in ours else {}
-
     signature = inspect.Signature(parameters)
 
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -89,6 +94,9 @@ def as_function(
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(wrong_call(function, args, kwargs)) from error
+        unused = [given.pop(key, None) for key in ignored]
+        if any(unused):
+            warnings.warn(f"`{name}` prints nothing here; log the state instead.", stacklevel=2)
         masks = {key: as_mask(x) for key, x in given.items() if key.endswith("mask")}
         values = {names.get(key, key): native_in(x) for key, x in (given | masks).items()}
         with any_range(warns=True):

@@ -27,7 +27,6 @@ from .. import (
     ScaleByAdam,
     ScaleByOptimisticGradient,
     SetToZero,
-    Sophia,
     Stateless,
     inject_hyperparams as _inject,
     selective_transform as _selective_transform,
@@ -48,7 +47,6 @@ from ._transformations import making, native, with_extra_args_support
 from ._trees import tree_get
 
 Tx = Any
-_HUTCHINSON = HutchinsonDiagonal(0)
 
 
 def adadelta(learning_rate=None, rho=0.9, eps=1e-6, weight_decay=0.0, weight_decay_mask=None) -> Tx:
@@ -200,37 +198,6 @@ def selective_transform(optimizer, *, freeze_mask) -> Tx:
         return _selective_transform(optimizer, freeze_mask=as_mask(freeze_mask))
     labels = jtu.tree_map(lambda is_frozen: "freeze" if is_frozen else "train", freeze_mask)
     return partition({"train": optimizer, "freeze": SetToZero()}, lambda params: labels)
-
-
-def sophia(
-    learning_rate,
-    b1=0.965,
-    b2=0.99,
-    eps=1e-8,
-    weight_decay=1e-4,
-    weight_decay_mask=None,
-    gamma=0.01,
-    clip_threshold=1.0,
-    update_interval=10,
-    hessian_diagonal_fn=_HUTCHINSON,
-    mu_dtype=None,
-    verbose=False,
-    print_win_rate_every_n_steps=0,
-) -> Tx:
-    if verbose or print_win_rate_every_n_steps:
-        warnings.warn("`sophia` prints nothing here; log the state instead.", stacklevel=3)
-    numbers = (
-        learning_rate,
-        b1,
-        b2,
-        eps,
-        weight_decay,
-        as_mask(weight_decay_mask),
-        gamma,
-        clip_threshold,
-        update_interval,
-    )
-    return Sophia(*numbers, hessian_diagonal_fn, mu_dtype, follow="optax")
 
 
 def stateless_with_tree_map(f) -> Tx:

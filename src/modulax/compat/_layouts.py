@@ -334,14 +334,9 @@ def _state_class(t: Any) -> type | None:
     """The class of the states of a rule, since several have one class in optax; None if it has none."""
     for base in type(t).__mro__:
         for generic in vars(base).get("__orig_bases__", ()):
-            origin = typing.get_origin(generic)
-            found = (
-                typing.get_args(generic)[:1]
-                if isinstance(origin, type) and issubclass(origin, AbstractLeafwise)
-                else ()
-            )
-            if found and isinstance(found[0], type):
-                return None if found[0] is OurEmptyState else found[0]
+            origin, given = typing.get_origin(generic), typing.get_args(generic)
+            if isinstance(origin, type) and issubclass(origin, AbstractLeafwise) and isinstance(given[0], type):
+                return None if given[0] is OurEmptyState else given[0]
     return None
 
 

@@ -21,7 +21,8 @@ def optimizer_to_optax(t: AbstractOptimizer, state: OptimizerState, form: Form) 
     """Convert the state of what an optimizer is made of, and put the step count into it."""
     count = state.step if _has_scheduled_rate(t) else form.count
     theirs = to_optax(_transform(t), state.inner, form._replace(owner=_owner(t), count=count))
-    if not (form.counts or _counts(t)) or (state.schedule_states is None and step_count_in(theirs) is not None):
+    matters = form.counts or has_schedules(t) or _has_scheduled_rate(t)
+    if not matters or (state.schedule_states is None and step_count_in(theirs) is not None):
         return theirs
     extra = ScheduleStates(state.step, state.schedule_states)
     return (*theirs, extra) if type(theirs) is tuple else (theirs, extra)
@@ -59,11 +60,6 @@ def _transform(t: AbstractOptimizer) -> AbstractTransform:
 def _has_scheduled_rate(t: AbstractOptimizer) -> bool:
     """Whether optax has a schedule for the learning rate."""
     return is_schedule(getattr(t, "learning_rate", None)) or getattr(t, "warmup_steps", None) is not None
-
-
-def _counts(t: AbstractOptimizer) -> bool:
-    """Whether the step count of an optimizer matters."""
-    return has_schedules(t) or _has_scheduled_rate(t)
 
 
 lays_out([AbstractOptimizer], optimizer_to_optax, optimizer_from_optax)

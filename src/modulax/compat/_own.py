@@ -12,10 +12,10 @@ from jaxtyping import PyTree
 from .. import ScalarOrSchedule
 from .._plugin.messages import suggestion
 from . import _functions, _schedules, _trees
-from ._counterparts import as_function, counterpart, equivalent
+from ._counterparts import PRINTING, as_function, counterpart, equivalent
 from ._helpers import HELPERS
 from ._multi_steps import MultiSteps
-from ._names import NAMES
+from ._names import NAMES, SHARED
 from ._private import PRIVATE
 from ._states import CLASSES
 from ._transformations import (
@@ -39,12 +39,14 @@ class Changed(NamedTuple):
         defaults: defaults of optax, by its names; `inspect.Parameter.empty` for a required argument.
         without: arguments that optax does not have.
         by_name: the first argument that optax takes by name only, if that is not `nesterov`.
+        ignored: arguments of optax that do nothing here, with their defaults.
     """
 
     names: Mapping[str, str] = {}
     defaults: Mapping[str, Any] = {}
     without: Sequence[str] = ()
     by_name: Sequence[str] = ()
+    ignored: Mapping[str, Any] = {}
 
 
 _DECAY_MASK = {"weight_decay_mask": "mask"}
@@ -69,7 +71,7 @@ CHANGED = {
     "optimistic_adam_v2": Changed(by_name=("alpha",)),
     "prodigy": Changed(without=("mask",)),
     "scale_by_acprop": Changed(without=("rectified",)),
-    "scale_by_adam": Changed(by_name=("nesterov",), without=("corrected_eps",)),
+    "scale_by_adam": Changed(without=("corrected_eps",)),
     "scale_by_adopt": Changed(without=("weight_decay", "mask")),
     "scale_by_galore": Changed(without=("method",)),
     "scale_by_lion": Changed(by_name=("mode",)),
@@ -79,6 +81,7 @@ CHANGED = {
     "schedule_free_adamw": Changed(without=("mask",)),
     "schedule_free_sgd": Changed(without=("mask",)),
     "sgdr_schedule": Changed({"cosine_kwargs": "cycles"}),
+    "sophia": Changed(_DECAY_MASK, ignored=PRINTING),
     "stateless": Changed({"f": "function"}, without=("leafwise",)),
     "trace": Changed(defaults={"decay": inspect.Parameter.empty}),
 }
@@ -88,7 +91,6 @@ ALIASES = {
     "maybe_update": "conditionally_transform",
     "multi_transform": "partition",
     "piecewise_linear_schedule": "piecewise_interpolate_schedule",
-    "safe_int32_increment": "safe_increment",
 }
 # Names that optax itself has only for older programs, and what to write instead: those that warn when they are read.
 DEPRECATED = {
@@ -107,28 +109,21 @@ DEPRECATED_CALLS = {
 }
 
 
+_CLASSES = (Aggregator, GradientTransformation, GradientTransformationExtraArgs, MultiSteps, NamedTupleKey)
+_TREES = ("AggregatedUpdates", "ArrayTree", "OptState", "Params", "PerElementUpdates", "Updates")
 TYPES: dict[str, Any] = {
-    "AggregatedUpdates": PyTree,
-    "Aggregator": Aggregator,
-    "ArrayTree": PyTree,
     "ConditionFn": Callable[..., jax.Array],
-    "GradientTransformation": GradientTransformation,
-    "GradientTransformationExtraArgs": GradientTransformationExtraArgs,
     "MaskOrFn": PyTree | Callable[[PyTree], PyTree] | None,
     "MaybeAxis": int | None,
-    "MultiSteps": MultiSteps,
-    "NamedTupleKey": NamedTupleKey,
-    "OptState": PyTree,
-    "Params": PyTree,
-    "PerElementUpdates": PyTree,
     "ScalarOrSchedule": ScalarOrSchedule,
     "Schedule": Callable[[Any], Any],
     "ShouldSkipUpdateFunction": Callable[..., tuple[Any, PyTree]],
     "TransformInitFn": Callable[[PyTree], PyTree],
     "TransformUpdateExtraArgsFn": Callable[..., tuple[PyTree, PyTree]],
     "TransformUpdateFn": Callable[..., tuple[PyTree, PyTree]],
-    "Updates": PyTree,
     "WrappedSchedule": _schedules.WrappedSchedule,
+    **dict.fromkeys(_TREES, PyTree),
+    **{cls.__name__: cls for cls in _CLASSES},
 }
 # Functions of our own, by their names in optax.
 _FUNCTIONS = {
@@ -161,16 +156,10 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
             warnings.warn(
                 f"`optax.{name}` is deprecated: use `optax.{DEPRECATED[name]}`.", DeprecationWarning, stacklevel=2
             )
-        return _found(module, name)
+        is_in_both = module in SHARED and name in NAMES[""]
+        return _object("" if is_in_both else module, name)
 
     return get, lambda: sorted({*NAMES[module]} - ({} if module else DEPRECATED).keys())
-
-
-def _found(module: str, name: str) -> Any:
-    """What a name of a module is."""
-    if module in ("losses", "schedules", "transforms") and name in NAMES[""]:
-        module = ""  # the same object
-    return _object(module, name)
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 import importlib
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 from ._names import NAMES
@@ -86,12 +85,3 @@ PRIVATE = _made()
 def register() -> None:
     """Make the private modules importable, as `modulax.compat._src.base`."""
     sys.modules.update({f"modulax.compat.{name}": module for name, module in PRIVATE.items()})
-
-
-def private_in(package: str) -> Callable[[str], Any]:
-    """Return a function that finds a private module in a package by its name; None if there is none."""
-
-    def find(name: str) -> Any:
-        return PRIVATE.get(f"{package}.{name}".lstrip("."))
-
-    return find

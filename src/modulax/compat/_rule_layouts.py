@@ -94,30 +94,16 @@ def mean_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
     return rule_from_optax(t, theirs[1], form)
 
 
-def decay_to_optax(t: Any, state: Any, form: Form) -> Theirs:
-    """Return the empty state; with a mask, that of a masked transformation."""
-    del state, form
-    return EmptyState() if t.mask is None else CLASSES["MaskedState"](EmptyState())
-
-
-def decay_from_optax(t: Any, theirs: Theirs, form: Form) -> Any:
-    """Return the empty state."""
-    del t, theirs, form
-    return OurEmptyState()
-
-
-def function_to_optax(t: Any, state: Any, form: Form) -> Theirs:
-    """Return the state of a function of the caller."""
-    del t, form
-    return state.inner_state
-
-
 lays_out([ScaleByFactoredRMS], factored_to_optax, factored_from_optax)
 lays_out([ScaleByDistanceOverGradients], distance_to_optax, distance_from_optax)
 lays_out([ScaleByGaLore], galore_to_optax, galore_from_optax)
 lays_out([ScaleByLBFGS], lbfgs_to_optax, rule_from_optax)
 lays_out([AverageIncrementallyUpdates], mean_to_optax, mean_from_optax)
-lays_out([AddDecayedWeights], decay_to_optax, decay_from_optax)
-lays_out([FromFunctions], function_to_optax, lambda t, theirs, form: FromFunctionsState(theirs))
-lays_out([FromOptax], function_to_optax, lambda t, theirs, form: FromOptaxState(theirs))
+lays_out(
+    [AddDecayedWeights],
+    lambda t, state, form: EmptyState() if t.mask is None else CLASSES["MaskedState"](EmptyState()),
+    lambda t, theirs, form: OurEmptyState(),
+)
+lays_out([FromFunctions], lambda t, state, form: state.inner_state, lambda t, theirs, form: FromFunctionsState(theirs))
+lays_out([FromOptax], lambda t, state, form: state.inner_state, lambda t, theirs, form: FromOptaxState(theirs))
 lays_out([Pair], lambda t, state, form: state, lambda t, theirs, form: theirs)

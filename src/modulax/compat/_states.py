@@ -93,15 +93,11 @@ class Twin(NamedTuple):
     fields: dict[str, str]
 
 
-# States whose names in optax are not theirs, because optax has them in private modules or shares one class.
+# States whose names in optax `home` doesn't know, because two share a class there, or it is not called a state.
 _SHARED = {
     "ApplyEveryState": "ApplyEvery",
-    "BacktrackingLinesearchInfo": "BacktrackingLinesearchInfo",
     "ScaleByACPropState": "ScaleByBeliefState",
     "ScaleByADOPTState": "ScaleByAdamState",
-    "ScaleByDistanceOverGradientsState": "ScaleByDistanceOverGradientsState",
-    "ScaleByOptimisticGradientState": "ScaleByOptimisticGradientState",
-    "ZoomLinesearchInfo": "ZoomLinesearchInfo",
 }
 # A field that only some states have: for them optax has a class of its own, or else there is one here.
 _VARIANTS = {
@@ -120,13 +116,8 @@ _OTHERWISE = {
 }
 # Defaults of the last fields.
 _DEFAULTS = {"MultiStepsState": ((),)}
-# Other names of optax for the same class.
-_ALIASES = {
-    "MultiTransformState": "PartitionState",
-    **dict.fromkeys(("AdaptiveGradClipState", "AddDecayedWeightsState", "ClipByGlobalNormState"), "EmptyState"),
-    **dict.fromkeys(("ClipState", "NonNegativeParamsState", "NormalizeState", "ScaleState"), "EmptyState"),
-    "ScaleByTrustRatioState": "EmptyState",
-}
+# The classes here by the names of optax, of which several may be one class.
+_HOMES = {name: home(name) for names in NAMES.values() for name in names if name.endswith("State")}
 _FIXED = (
     *(EmptyState, GaLoreDimensionNumbers, LookaheadParams, MaskedNode, MuonDimensionNumbers, ScheduleStates),
     SplitRealAndImaginaryArrays,
@@ -148,8 +139,7 @@ def _fields(ours: type[AbstractState], name: str) -> dict[str, str]:
 
 def _names() -> dict[str, str]:
     """The names in optax by the names here; of two for one class, the current one."""
-    pairs = [(home(name), name) for names in NAMES.values() for name in names if name.endswith("State")]
-    found = {path.rpartition(".")[2]: name for path, name in pairs if path is not None}
+    found = {path.rpartition(".")[2]: name for name, path in _HOMES.items() if path is not None}
     return found | _SHARED
 
 
@@ -160,9 +150,9 @@ def _made() -> tuple[dict[str, type], dict[str, Twin], dict[type, type]]:
     by_ours: dict[type, type] = {}
     names = _names()
     for ours in with_subclasses(AbstractState):
-        if fields_in_optax(ours) is None or ours.__name__ not in names or not ours.__module__.startswith("modulax."):
+        if fields_in_optax(ours) is None or not ours.__module__.startswith("modulax."):
             continue
-        name = names[ours.__name__]
+        name = names.get(ours.__name__, ours.__name__)  # in a private module of optax, under the same name
         if name not in classes:
             fields = _fields(ours, name)
             classes[name] = _class(name, fields, ours.__doc__)
@@ -181,7 +171,8 @@ def _made() -> tuple[dict[str, type], dict[str, Twin], dict[type, type]]:
 
 CLASSES, TWINS, _BY_OURS = _made()
 globals().update(CLASSES)  # by which pickle finds them
-CLASSES |= {alias: CLASSES[name] for alias, name in _ALIASES.items()}
+CLASSES["MultiTransformState"] = CLASSES["PartitionState"]
+CLASSES |= {name: EmptyState for name, path in _HOMES.items() if path == "EmptyState"}
 
 _COUNTED = {name: {x.metadata.get("counts") for x in dataclasses.fields(twin.ours)} for name, twin in TWINS.items()}
 OTHER_COUNTS = [name for name, counted in _COUNTED.items() if "other" in counted]

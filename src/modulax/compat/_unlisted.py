@@ -1,6 +1,5 @@
 """Names that optax's private modules have and its public ones do not, which programs import by those modules."""
 
-import functools
 import operator
 from collections import namedtuple
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import losses
-from ._counterparts import as_function, counterpart
+from ._counterparts import PRINTING, as_function, counterpart
 
 
 @runtime_checkable
@@ -66,14 +65,8 @@ def weighted_logsoftmax(x: Any, weights: Any) -> jax.Array:
     return jnp.where(is_used, weights * jnp.where(is_used, jax.nn.log_softmax(x), 0), 0)
 
 
-_scale_by_sophia = as_function(counterpart("contrib", "scale_by_sophia"), "contrib", "scale_by_sophia")
-
-
-@functools.wraps(_scale_by_sophia)
-def scale_by_sophia(*args: Any, verbose: bool = False, print_win_rate_every_n_steps: Any = 0, **kwargs: Any) -> Any:
-    """Return `ScaleBySophia`, which prints nothing."""
-    del verbose, print_win_rate_every_n_steps
-    return _scale_by_sophia(*args, **kwargs)
+def _as_function(name: str, **changed: Any) -> Any:
+    return as_function(counterpart("contrib", name), "contrib", name, **changed)
 
 
 UNLISTED: dict[str, Any] = {
@@ -89,8 +82,8 @@ UNLISTED: dict[str, Any] = {
     "lerp": lerp,
     "multiclass_logistic_loss": losses.softmax_cross_entropy_with_integer_labels,
     "weighted_logsoftmax": weighted_logsoftmax,
-    "scale_by_sophia": scale_by_sophia,
+    "scale_by_sophia": _as_function("scale_by_sophia", ignored=PRINTING),
 } | {
-    name: as_function(counterpart("contrib", name), "contrib", name, without=("clamped", "per_head"))
+    name: _as_function(name, without=("clamped", "per_head"))
     for name in ("scale_by_dog", "scale_by_dowg", "scale_by_shape")
 }
