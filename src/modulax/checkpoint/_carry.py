@@ -121,7 +121,7 @@ def carry(
 
 def _rounded(part: StatePart, params: Mapping[Names, Any]) -> dict[Names, str]:
     """What to say of copies of parameters that have fewer bits than the copies, such as those of `MasterWeights`."""
-    copied = {field.name for field in dataclasses.fields(part.state) if field.metadata.get("copied")}
+    copied = {name for name, declared in part.declared.items() if declared.get("copied")}
     arrays = [(unit, key, x) for unit, found in part.units.items() for key, x in found.items() if key[0] in copied]
     said = "; a copy of a rounded parameter: write `tree.set(state, {}=params)` with those before"
     low = [key for unit, key, x in arrays if unit in params and is_narrower(params[unit].dtype, x.dtype)]

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._plugin.trees import named_leaves
-from ..tree import unstack
 from ._convert import fill
 from ._names import Template, named
 from ._stored import nested, plain
@@ -18,7 +17,7 @@ from ._stored import nested, plain
 
 def to_state_dict(module: PyTree) -> dict[str, Any]:
     """Return the arrays and numbers of a Module in nested dicts; those of `Stacked` for each parameter."""
-    return nested({names: plain(x) for names, x in named(unstack(module)).items()})
+    return nested({names: plain(x) for names, x in named(module).items()})
 
 
 def from_state_dict(target: PyTree, state: Any, where: str) -> PyTree:

@@ -43,12 +43,14 @@ def is_stored(x: Any) -> bool:
 
 
 def named(tree: PyTree) -> dict[Names, Any]:
-    """List the arrays and numbers of a tree by their names. Functions and strings are code, and are not stored.
+    """List the arrays and numbers of a tree by their names; those in stacks for each parameter.
+
+    Functions and strings are code, and are not stored.
 
     Raises:
         ValueError: if two leaves have the same names.
     """
-    found = [(names or ("",), x) for names, x in named_leaves(tree) if is_stored(x)]
+    found = [(names or ("",), x) for names, x in named_leaves(unstack(tree)) if is_stored(x)]
     by_names = dict(found)
     if len(by_names) < len(found):
         counts = collections.Counter(names for names, _ in found)
@@ -61,7 +63,7 @@ def named(tree: PyTree) -> dict[Names, Any]:
 
 def stored(tree: PyTree) -> dict[str, Any]:
     """List the arrays and numbers of a tree by path, as they are stored."""
-    return {join(names): x for names, x in named(unstack(tree)).items()}
+    return {join(names): x for names, x in named(tree).items()}
 
 
 class Template:

@@ -142,7 +142,7 @@ class Nesting:
         # First, so that the state of an adversary is paired with that of an optimizer last.
         detour = self._auxiliary.isdisjoint(nesting) != self._auxiliary.isdisjoint(middle)
         in_common = self._own.get(root + nesting, set()) & self._saved.get(root + middle, set())
-        shared = len(_common_end(nesting, middle))
+        shared = _common_end(nesting, middle)
         return detour, -shared, _difference(own, others), -len(in_common), nesting != middle
 
     def _is_of_another_rule(self, state: Names, saved: Names, own: Names, others: Names) -> bool:
@@ -166,7 +166,7 @@ class Nesting:
 
     def _is_one_of_more(self, root: Names, nesting: Names, middle: Names) -> bool:
         """Whether a chain on the way has other numbers of like parts, `trace` and `trace_2`, in the two trees."""
-        shared = len(_common_end(nesting, middle))
+        shared = _common_end(nesting, middle)
         if shared < min(len(nesting), len(middle)):
             own, other = nesting[-1 - shared], middle[-1 - shared]
             if own != other and _kind(own) == _kind(other) and nesting[-2 - shared : -1 - shared] == ("parts",):
@@ -211,14 +211,10 @@ class Nesting:
 
 def nesting_fields() -> tuple[set[str], set[str]]:
     """The names of all fields of states that hold states of other transforms, and those that hold a mapping of them."""
-    fields, mappings = set[str](), set[str]()
-    for field in every_field(AbstractState):
-        if field.metadata.get("holds") == "states":
-            fields.add(field.name)
-            origin = typing.get_origin(field.type)
-            if isinstance(origin, type) and issubclass(origin, Mapping):
-                mappings.add(field.name)
-    return fields, mappings
+    fields = [x for x in every_field(AbstractState) if x.metadata.get("holds") == "states"]
+    origins = [(x.name, typing.get_origin(x.type)) for x in fields]
+    mappings = {name for name, origin in origins if isinstance(origin, type) and issubclass(origin, Mapping)}
+    return {x.name for x in fields}, mappings
 
 
 def _shared_fields() -> set[str]:
@@ -260,12 +256,10 @@ def _by_prefix(names: Iterable[Names]) -> dict[Names, set[Names]]:
     return found
 
 
-def _common_end(a: Names, b: Names) -> Names:
-    """The names with which both end."""
-    count = next(
-        (i for i, (x, y) in enumerate(zip(reversed(a), reversed(b), strict=False)) if x != y), min(len(a), len(b))
-    )
-    return a[len(a) - count :]
+def _common_end(a: Names, b: Names) -> int:
+    """The number of names with which both end."""
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
 def _kind(key: str) -> str:

@@ -90,7 +90,7 @@ def state_from_optax(
 
     owner = "state_from_optax"
     form = unstack(widened(template))
-    ours = Side.beside_wide(_arrays(template), named(form))
+    ours = Side.beside_wide(named(template), named(form))
     own, places = ours.arrays, places_of(owner, "template", form, optimizer, params)
     with _opened(source, own, rename) as (theirs, before, fetch):
         plan, considered = Plan(), dict[Names, Any]()
@@ -141,9 +141,9 @@ def state_to_optax(template: PyTree, source: PyTree, optimizer: PyTree = None, p
 
     owner = "state_to_optax"
     form = unstack(dequantize(source))
-    own, found = _arrays(template), {name: plain(x) for name, x in named(form).items()}
+    own, found = named(template), {name: plain(x) for name, x in named(form).items()}
     plan, places = Plan(), places_of(owner, "source", form, optimizer, params)
-    plan.without[1].update(Side.beside_wide(_arrays(source), found).phases, _hyperparameters(form))
+    plan.without[1].update(Side.beside_wide(named(source), found).phases, _hyperparameters(form))
     for place in places:
         plan.add_to_optax(place, _location(owner, place.where, own), own)
     plan.add_others(places, own, found)
@@ -158,10 +158,6 @@ def state_to_optax(template: PyTree, source: PyTree, optimizer: PyTree = None, p
         )
     report = dataclasses.replace(report, remarks=tuple(_remarks_on_forms(form, plan.used)))
     return _filled(template, own, plan, found, lambda wanted: {x: found[x] for x in wanted}, True), report
-
-
-def _arrays(tree: PyTree) -> dict[Names, Any]:
-    return named(unstack(tree))
 
 
 def _remarks_on_forms(form: PyTree, converted: Collection[Names]) -> list[str]:
@@ -189,7 +185,7 @@ def _opened(
             paths, specs, read = stack.enter_context(opened(source))
             found = _unboxed(dict(zip(map(unescaped, paths), specs, strict=True)), own)
         else:
-            found = _unboxed({name: plain(x) for name, x in _arrays(source).items()}, own)
+            found = _unboxed({name: plain(x) for name, x in named(source).items()}, own)
             read = None
         old = {split(new): split(x) for new, x in renamed({join(x): y for x, y in found.items()}, rename).items()}
 

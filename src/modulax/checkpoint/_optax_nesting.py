@@ -135,9 +135,7 @@ class Pairing:
         """The states in a container, with its step count; none if it holds groups."""
         nodes = [x for field, x in state.items() if field in self._nesting - {"inner_states"}]
         groups = state.get("inner_states")
-        if isinstance(groups, dict) and groups.keys() == {
-            "train"
-        }:  # a `selective_transform`, in which the rest is frozen
+        if isinstance(groups, dict) and [*groups] == ["train"]:  # of `selective_transform`: the rest is frozen
             nodes.append(groups["train"])
         count = [{"count": state["count"]}] if nodes and "count" in state else []
         return [*count, *(x for node in nodes for x in self._states(node))]

@@ -73,44 +73,45 @@ class StatePart:
 
     def weight(self, key: Names) -> Any:
         """The number that makes a declared moment of the state an average of the inputs, or one of several."""
-        declared = self._moment[1]
+        declared = self.declared[self._moment]["moment"]
         found = declared(self.transform) if callable(declared) else declared
         return found[int(key[-1])] if isinstance(found, tuple) else found
 
     @functools.cached_property
-    def _moment(self) -> tuple[str, Any]:
-        """The name of the field that is declared to be a moment of the inputs, and the declaration."""
-        fields = dataclasses.fields(self.state)
-        declared = ((field.name, field.metadata.get("moment")) for field in fields)
-        return next(((name, moment) for name, moment in declared if moment is not None), ("", None))
+    def declared(self) -> dict[str, Mapping[str, Any]]:
+        """What each field of the state declares."""
+        return {field.name: field.metadata for field in dataclasses.fields(self.state)}
+
+    @functools.cached_property
+    def _moment(self) -> str:
+        """The name of the field that is declared to be a moment of the inputs; nothing if there is none."""
+        return next((name for name, declared in self.declared.items() if declared.get("moment") is not None), "")
 
     def other_form(self, part: "StatePart") -> str | None:
         """The field of a part of the same kind that holds something else there than here, and cannot be converted."""
-        forms = ((field.name, field.metadata) for field in dataclasses.fields(self.state))
-        return next((x for x, declared in forms if self._differs(part, declared) and not declared.get("scale")), None)
+        return next((x for x in self.declared if self._differs(part, x) and not self.declared[x].get("scale")), None)
 
     def factor_for(self, part: "StatePart", key: Names) -> Any:
         """By what an array is multiplied for a part of the same kind; None if it becomes nothing."""
-        declared = next(field.metadata for field in dataclasses.fields(self.state) if field.name == key[0])
-        if key[0] == self._moment[0]:
+        name = key[0]
+        if name == self._moment:
             return quotient(self.weight(key), part.weight(key))
-        if not self._differs(part, declared):
+        if not self._differs(part, name):
             return 1.0
-        return quotient(*(declared["scale"](x.transform, self.state) for x in (self, part)))
+        return quotient(*(self.declared[name]["scale"](x.transform, self.state) for x in (self, part)))
 
-    def _differs(self, part: "StatePart", declared: Mapping[str, Any]) -> bool:
-        form = declared.get("form")
+    def _differs(self, part: "StatePart", name: str) -> bool:
+        form = self.declared[name].get("form")
         return form is not None and form(self.transform) != form(part.transform)
 
     def _shift_for(self, part: "StatePart", name: str) -> int:
         """What is added to a count for a part of the same kind, which may begin at another number."""
-        fields = dataclasses.fields(self.state)
-        origin = next((field.metadata.get("origin") for field in fields if field.name == name), None)
+        origin = self.declared[name].get("origin")
         return 0 if origin is None else origin(part.transform) - origin(self.transform)
 
     def moment_of(self, unit: Names) -> Names | None:
         """The field and the path of the moment of the inputs for a parameter, if the state has one."""
-        found = [key for key in self.units.get(unit, ()) if key[0] == self._moment[0]]
+        found = [key for key in self.units.get(unit, ()) if key[0] == self._moment]
         return found[0] if len(found) == 1 and not self.is_auxiliary else None
 
     def numbers_for(self, part: "StatePart") -> dict[Names, Found] | str:
@@ -132,12 +133,11 @@ class StatePart:
 
     def _numbers_beside(self, other: "StatePart") -> dict[Names, Any]:
         """The numbers without those of what an option measures here alone, such as the noise scale of `MultiSteps`."""
-        measured = {
-            field.name
-            for field in dataclasses.fields(self.state)
-            if isinstance(getattr(self.state, field.name), AbstractState) and getattr(other.state, field.name) is None
-        }
-        return {key: x for key, x in self.numbers.items() if key[0] not in measured}
+
+        def is_measured(name: str) -> bool:
+            return isinstance(getattr(self.state, name), AbstractState) and getattr(other.state, name) is None
+
+        return {key: x for key, x in self.numbers.items() if not is_measured(key[0])}
 
     @property
     def uses_count(self) -> bool:
@@ -148,11 +148,9 @@ class StatePart:
     @property
     def counter(self) -> str | None:
         """The name of the field that counts steps, if there is one."""
-        fields = dataclasses.fields(self.state)
-        declared = (field.name for field in fields if field.metadata.get("counts") == "steps")
         by_clock = {"keeper": ("step", "count"), "steps": ("count",)}.get(self.transform.clock, ())
-        names = {field.name for field in fields}
-        return next(declared, next((name for name in by_clock if name in names), None))
+        counts = [name for name, declared in self.declared.items() if declared.get("counts") == "steps"]
+        return next((name for name in (*counts, *by_clock) if name in self.declared), None)
 
     @property
     def steps(self) -> Found | None:

@@ -60,7 +60,8 @@ def state_from_torch(
             nothing tells the layout of an array, such as a square matrix in a dict.
     """
     theirs = _states_by_path(state_dict, names)
-    moments = _moments_by_path(theirs, state_dict, names)
+    rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
+    moments = {path: _moments(x, rates.get(names[path])) for path, x in theirs.items()}
     steps = [int(x["step"]) for x in theirs.values() if "step" in x]
     form = unstack(widened(template))
     wanted, flat = stored(form), {}
@@ -189,13 +190,6 @@ def _places(template: State) -> Iterator[_Place]:
         stop = next((stop for stop in range(len(keys)) if keys[: stop + 1] in fields), None)
         if stop is not None:
             yield _Place(name, keys[stop], ".".join(keys[stop + 1 :]), keys[:stop])
-
-
-def _moments_by_path(
-    theirs: Mapping[str, Any], state_dict: Mapping[str, Any], names: Mapping[str, Any]
-) -> dict[str, dict[str, np.ndarray]]:
-    rates = {key: group["lr"] for group in state_dict.get("param_groups", ()) for key in group["params"]}
-    return {path: _moments(x, rates.get(names[path])) for path, x in theirs.items()}
 
 
 def _moments(theirs: Mapping[str, Any], rate: Any) -> dict[str, np.ndarray]:
