@@ -105,26 +105,21 @@ def _encoded(x: Any, path: tuple[str, ...], is_in_frozen: bool = False) -> Any:
 
 
 def _encoded_tree(x: Any, path: tuple[str, ...], is_in_frozen: bool) -> Any:
-    mark = {"frozen": True} if not is_in_frozen and _is_frozen_module(x) else {}
+    is_marked = not is_in_frozen and _is_frozen_module(x)
 
     def each(items: Mapping[Any, Any]) -> dict[Any, Any]:
-        return {key: _encoded(value, (*path, str(key)), is_in_frozen or bool(mark)) for key, value in items.items()}
+        return {key: _encoded(value, (*path, str(key)), is_in_frozen or is_marked) for key, value in items.items()}
 
     if is_call(x):
         return {"name": x.function} | each(x.arguments)
     if _is_record(x):
-        return {"name": _name(type(x))} | mark | each(_fields(x))
+        return {"name": _name(type(x))} | ({"frozen": True} if is_marked else {}) | each(_fields(x))
+    if type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x):
+        return each(x)
     if isinstance(x, Mapping):
-        values = each(x)
-        return (
-            values if _has_plain_keys(x) else {"items": [[_encoded(key, path), value] for key, value in values.items()]}
-        )
+        return {"items": [[_encoded(key, path), value] for key, value in each(x).items()]}
     items = list(each(dict(enumerate(x))).values())
     return items if isinstance(x, tuple) else {"list": items}
-
-
-def _has_plain_keys(x: Mapping[Any, Any]) -> bool:
-    return type(x) is dict and all(isinstance(key, str) and key not in _MARKS for key in x)
 
 
 def _is_frozen_module(x: Any) -> bool:

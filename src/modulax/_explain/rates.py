@@ -54,14 +54,6 @@ class Rate(NamedTuple):
         """Return the rate after a multiplier that chose its number by a pattern."""
         return self._replace(patterns=(*self.patterns, pattern))
 
-    def of_size(self, size: float | None) -> Self:
-        """Return the rate of updates with entries of some size."""
-        return self._replace(size=size)
-
-    def unless(self, is_frozen: bool) -> "Rate | None":
-        """Return the rate, or None for a parameter that is frozen."""
-        return None if is_frozen else self
-
 
 class _Place(NamedTuple):
     """Where a transform is: the keys that lead to it, and those inside the outermost optimizer; None outside of one."""
@@ -145,10 +137,10 @@ def _after(transform: Any, state: Any, tree: PyTree, before: Sequence[Rate | Non
     if effect.is_fine:
         rates = [rate and rate._replace(is_fine=True) for rate in rates]
     rates = _each(Rate.times, rates, effect.factors)
-    rates = _each(Rate.of_size, rates, effect.sizes)
+    rates = _each(lambda rate, size: rate._replace(size=size), rates, effect.sizes)
     if isinstance(transform, AbstractMultiplier):
         rates = _each(Rate.of, rates, transform.patterns_of(tree))
-    return _each(Rate.unless, rates, effect.frozen)
+    return _each(lambda rate, is_frozen: None if is_frozen else rate, rates, effect.frozen)
 
 
 def _after_parts(
@@ -218,7 +210,7 @@ _SIGNS = {True: 1.0, False: -1.0, None: 0.0}
 
 def _after_part(part: Any, tree: PyTree, rates: list[Rate | None], place: _Place) -> list[Rate | None]:
     try:
-        seen = [True] * len(rates) if part.receives is None else list(part.receives(tree))
+        seen = received(part.receives, tree)
         inside = [rate for rate, here in zip(rates, seen, strict=True) if here]
         new = iter(_after(part.transform, part.state, select(tree, seen), inside, place))
     except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays

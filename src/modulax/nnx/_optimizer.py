@@ -228,7 +228,7 @@ class Optimizer(nnx.Pytree):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "state":  # NNX would take it for an attribute of its own
-            self._put(value)
+            object.__setattr__(self, name, value)
             return
         fields = vars(self).get("hyperparameters")
         if fields is not None and name not in vars(self) and (where := _variable(fields, name)):
@@ -315,10 +315,6 @@ class Optimizer(nnx.Pytree):
 
     @state.setter
     def state(self, state: PyTree) -> None:
-        self._put(state)
-
-    def _put(self, state: PyTree) -> None:
-        """Put the arrays of a state into the variables."""
         if jtu.tree_structure(state) != jtu.tree_structure(self.state):
             raise ValueError(
                 "`optimizer.state = ...` needs a state of the same optimizer, as `optimizer.state` returns."

@@ -65,8 +65,7 @@ class Instruction:
     @functools.cached_property
     def op_name(self) -> str:
         """The path of names under which JAX traced it: `jit(step)/AdamW/Chain/ScaleByAdam/mul`."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1].replace("\\'", "'") if found else ""
+        return self.attribute(r'op_name="([^"]*)"').replace("\\'", "'")
 
     @property
     def kind(self) -> str:
