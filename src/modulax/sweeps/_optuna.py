@@ -16,56 +16,9 @@ from ..authoring import AbstractTransform
 from ._experiment import Experiment, Settings
 from ._hooks import AbstractHooks, Hook, Hooks, Row
 from ._results import Results, blanks
-from ._spaces import AbstractSpace, check_spaces
+from ._spaces import AbstractSpace, Spaces, check_spaces
 from ._sweep import Sweep, check_optimizer, combined
 from ._training import Train, Trainable
-
-
-class _Study:
-    """A study of Optuna: its directions, and the map between its parameters and our optimizers."""
-
-    def __init__(self, study: Any, optimizer: AbstractTransform, spaces: dict[str, AbstractSpace], metrics: list[Any]):
-        from optuna import distributions
-        from optuna.study import StudyDirection
-        from optuna.trial import TrialState
-
-        self.study, self.state = study, TrialState
-        self.is_exhausted = False  # the sampler has nothing left to propose
-        self.modes = ["max" if d == StudyDirection.MAXIMIZE else "min" for d in study.directions]
-        self.metrics = metrics
-        if len(self.modes) != len(metrics):
-            raise ValueError(
-                f"The study has {len(self.modes)} objectives, and `sweeps.optuna(metric=...)` names {len(metrics)}. "
-                f"Give one metric for each: `metric=[...]`, in the order of `directions`."
-            )
-        self.parameters = {name: space.parameter(name) for name, space in spaces.items()}
-        self.distributions = {
-            p.name: getattr(distributions, p.distribution)(**p.arguments) for p in self.parameters.values()
-        }
-        self._optimizer, self._spaces = optimizer, spaces
-
-    def sweep(self, trials: Sequence[Any]) -> Sweep:
-        """The optimizers of trials."""
-        rows = [[p.value(trial.params[p.name]) for p in self.parameters.values()] for trial in trials]
-        return combined("sweeps.optuna", self._optimizer, self._spaces, rows)
-
-    def ask(self) -> Any:
-        """A new trial."""
-        return self.study.ask(fixed_distributions=self.distributions)
-
-    def tell(self, trial: Any, state: str, values: Sequence[float] | None = None) -> None:
-        """Tell the end of a trial, unless it has ended."""
-        try:
-            self.study.tell(trial, values, state=self.state[state], skip_if_finished=True)
-        except RuntimeError as error:  # after the trial was stored: a grid that is complete wants `optimize` to stop
-            if "Study.stop" not in str(error):
-                raise
-            self.is_exhausted = True
-
-    def finished(self) -> list[Any]:
-        """The trials that were trained, by whoever, with all of our parameters."""
-        trials = self.study.get_trials(deepcopy=False, states=(self.state.COMPLETE, self.state.PRUNED))
-        return [trial for trial in trials if self.distributions.keys() <= trial.params.keys()]
 
 
 def optuna(
@@ -143,22 +96,21 @@ def optuna(
     check_integer("sweeps.optuna", "batch", batch)
     check_spaces("sweeps.optuna", spaces)
     _check_study(study)
-    names: list[Any] = [metric] if metric is None or isinstance(metric, str) else list(metric)
-    ours = _Study(study, optimizer, spaces, names)
+    search = _Search(study, optimizer, spaces, metric, reduce, on_segment)
     middle = combined("sweeps.optuna", optimizer, spaces, [[space.at(0.5) for space in spaces.values()]])
     experiment = Experiment(
         middle, train, seeds=seeds, key=key, devices=devices, segments=segments, data=data, name="sweeps.optuna"
     )
     if experiment.data is not None:
         experiment.data.check_goes_back("`sweeps.optuna` reads the data again for each batch of trials")
-    search = _Search(ours, experiment, reduce, on_segment)
-    remaining = trials - len(ours.finished())
+    search.begin(experiment)
+    remaining = trials - len(search.finished())
     settings = Settings(None, memory, None, None, progress, search)
     with experiment.session("optuna", settings, max(remaining, 0) * segments, least=batch):
         width = experiment.width(experiment.structures[0], batch, seeds)  # an error before a trial is asked for
-        while remaining > 0 and not ours.is_exhausted:
+        while remaining > 0 and not search.is_exhausted:
             search.train(min(batch, remaining))
-            remaining = trials - len(ours.finished())
+            remaining = trials - len(search.finished())
     return search.results(chunk=(width,))
 
 
@@ -179,44 +131,90 @@ def _check_study(study: Any) -> None:
 
 
 class _Search(AbstractHooks):
-    """The trials that this call trains, of which it reports every segment, and their metrics by number."""
+    """A study of Optuna, and the trials that this call trains: as a hook, it reports every segment of them.
 
-    def __init__(self, study: _Study, experiment: Experiment, reduce: str, on_segment: Any):
+    Attributes:
+        study: the study.
+        is_exhausted: whether the sampler has nothing left to propose.
+        experiment: what trains the batches of trials; given by `begin`.
+    """
+
+    experiment: Experiment
+
+    def __init__(
+        self, study: Any, optimizer: AbstractTransform, spaces: Spaces, metric: Any, reduce: str, on_segment: Any
+    ):
+        from optuna import distributions
+        from optuna.study import StudyDirection
+        from optuna.trial import TrialState
+
         super().__init__()
         self.are_there = True  # also without hooks of the user, the study gets every segment
-        self._hooks = Hooks(on_segment)
-        self.study, self.experiment, self.reduce = study, experiment, reduce
-        self.trials: list[Any] = []  # in training
-        self.metrics: dict[int, list[np.ndarray]] = {}  # [seed, segment]
-        self.trained: dict[int, int] = {}  # segments
-        self.has_sound_run = False  # else what `diverged` marks is a metric that is NaN between evaluations
-        for name in study.metrics:
-            experiment.results().scores(name, reduce=reduce)  # an error before anything is trained
-        leaves = list(experiment.metrics)
-        self.objectives = [0 if name is None else leaves.index(name) for name in study.metrics]  # among the leaves
+        self._hooks, self._reduce = Hooks(on_segment), reduce
+        self.study, self._state = study, TrialState
+        self.is_exhausted = False
+        modes = ["max" if d == StudyDirection.MAXIMIZE else "min" for d in study.directions]
+        names: list[Any] = [metric] if metric is None or isinstance(metric, str) else list(metric)
+        if len(modes) != len(names):
+            raise ValueError(
+                f"The study has {len(modes)} objectives, and `sweeps.optuna(metric=...)` names {len(names)}. "
+                f"Give one metric for each: `metric=[...]`, in the order of `directions`."
+            )
+        self._objectives = list(zip(names, modes, strict=True))
+        self._optimizer, self._spaces = optimizer, spaces
+        self._parameters = [space.parameter(name) for name, space in spaces.items()]
+        self._distributions = {p.name: getattr(distributions, p.distribution)(**p.arguments) for p in self._parameters}
+        self._trials: list[Any] = []  # in training
+        self._trained: dict[int, tuple[list[np.ndarray], int]] = {}  # by number: metrics, [seed, segment], and segments
+        self._has_sound_run = False  # else what `diverged` marks is a metric that is NaN between evaluations
+
+    def begin(self, experiment: Experiment) -> None:
+        """Take what trains the batches; an error if it has no such metrics."""
+        for name, _ in self._objectives:
+            experiment.results().scores(name, reduce=self._reduce)
+        self.experiment = experiment
 
     def __enter__(self) -> Self:
         self.enter_context(self._hooks)
         return self
 
+    def finished(self) -> list[Any]:
+        """The trials that were trained, by whoever, with all of our parameters."""
+        trials = self.study.get_trials(deepcopy=False, states=(self._state.COMPLETE, self._state.PRUNED))
+        return [trial for trial in trials if self._distributions.keys() <= trial.params.keys()]
+
+    def _sweep(self, trials: Sequence[Any]) -> Sweep:
+        """The optimizers of trials."""
+        rows = [[p.value(trial.params[p.name]) for p in self._parameters] for trial in trials]
+        return combined("sweeps.optuna", self._optimizer, self._spaces, rows)
+
+    def _tell(self, trial: Any, state: str, values: Sequence[float] | None = None) -> None:
+        """Tell the end of a trial, unless it has ended."""
+        try:
+            self.study.tell(trial, values, state=self._state[state], skip_if_finished=True)
+        except RuntimeError as error:  # after the trial was stored: a grid that is complete wants `optimize` to stop
+            if "Study.stop" not in str(error):
+                raise
+            self.is_exhausted = True
+
     def train(self, count: int) -> None:
         """Train a batch of trials."""
-        self.trials = trials = list[Any]()
+        self._trials = trials = list[Any]()
         try:
             while len(trials) < count:
-                trials.append(self.study.ask())
-            sweep = self.study.sweep(trials)
+                trials.append(self.study.ask(fixed_distributions=self._distributions))
+            sweep = self._sweep(trials)
             self._check_structure(sweep)
             self.experiment.take(sweep)
             self.experiment.describe("optuna")
             self.experiment.train([*range(count)], self.experiment.total)
         except BaseException:  # also if the user stops it: else the trials would remain in the state RUNNING
             for trial in trials:
-                self.study.tell(trial, "FAIL")
+                self._tell(trial, "FAIL")
             raise
-        metrics, segments = self.experiment.trained_metrics(), self.experiment.segments.tolist()
-        self.metrics |= {trial.number: [x[row] for x in metrics] for row, trial in enumerate(trials)}
-        self.trained |= {trial.number: end for trial, end in zip(trials, segments, strict=True)}
+        metrics = self.experiment.trained_metrics()
+        for row, (trial, end) in enumerate(zip(trials, self.experiment.segments.tolist(), strict=True)):
+            self._trained[trial.number] = [x[row] for x in metrics], end
 
     def _check_structure(self, sweep: Sweep) -> None:
         if len(Sweep([*self.experiment.sweep, *sweep]).groups) > 1:
@@ -228,9 +226,9 @@ class _Search(AbstractHooks):
 
     def __call__(self, rows: Sequence[Row]) -> set[int]:
         """Call the hooks with the numbers of trials, report the trials, and return which ones of a batch have ended."""
-        stopped = self._hooks([row._replace(member=self.trials[row.member].number) for row in rows])
+        stopped = self._hooks([row._replace(member=self._trials[row.member].number) for row in rows])
         places, segment = list(dict.fromkeys(row.member for row in rows)), rows[0].segment
-        trials = [self.trials[place] for place in places]
+        trials = [self._trials[place] for place in places]
         metrics, ends = [x[places] for x in self.experiment.so_far], np.full(len(places), segment + 1)
         values = self._values(self.experiment.results_of(self.experiment.sweep[places], metrics, ends, chunk=()))
         return {
@@ -246,42 +244,42 @@ class _Search(AbstractHooks):
             trial.report(value[0], segment)
             is_stopped |= not is_last and trial.should_prune()
         if is_stopped and not is_last:
-            self.study.tell(trial, "PRUNED")
+            self._tell(trial, "PRUNED")
             return True
         if is_last:
-            self.study.tell(trial, "COMPLETE", value)
+            self._tell(trial, "COMPLETE", value)
         return is_last
 
     def _values(self, results: Results) -> np.ndarray:
         """The values of the objectives, `[trial, objective]`; the worst possible if a run diverged."""
-        pairs = zip(self.study.metrics, self.study.modes, strict=True)
-        self.has_sound_run |= not results.diverged.all()
+        self._has_sound_run |= not results.diverged.all()
         columns = [
-            results._scores(name, mode=mode, reduce=self.reduce, tells=self.has_sound_run) for name, mode in pairs
+            results._scores(name, mode=mode, reduce=self._reduce, tells=self._has_sound_run)
+            for name, mode in self._objectives
         ]
         return np.stack(columns, 1)
 
     def results(self, chunk: tuple[int, ...]) -> Results:
         """The results of all trials of the study."""
-        trials = self.study.finished()
-        rows = [self.metrics.get(trial.number) or self._from_study(trial) for trial in trials]
+        trials = self.finished()
+        rows, ends = zip(*[self._trained.get(x.number) or self._from_study(x) for x in trials], strict=True)
         metrics = [np.stack(x) for x in zip(*rows, strict=True)]
-        trained = np.array([self.trained[trial.number] for trial in trials])
-        results = self.experiment.results_of(self.study.sweep(trials), metrics, trained, chunk=chunk)
+        results = self.experiment.results_of(self._sweep(trials), metrics, np.array(ends), chunk=chunk)
         for row, trial in enumerate(trials):
-            if trial.number not in self.metrics:  # unknown metrics are NaN
+            if trial.number not in self._trained:  # unknown metrics are NaN
                 results.diverged[row] = not np.isfinite(trial.values or np.inf).all()
         return results
 
-    def _from_study(self, trial: Any) -> list[np.ndarray]:
-        """The metrics of a trial that another call trained: the objectives alone, the same for all seeds."""
+    def _from_study(self, trial: Any) -> tuple[list[np.ndarray], int]:
+        """What is known of a trial that another call trained: the objectives alone, the same for all seeds."""
         metrics, total = [x[0] for x in blanks(1, self.experiment.leaves)], self.experiment.total
         steps = {step: value for step, value in trial.intermediate_values.items() if step < total}
-        end = total if trial.state == self.study.state.COMPLETE else max(steps, default=-1) + 1
-        for number, leaf in enumerate(self.objectives):
+        end = total if trial.state == self._state.COMPLETE else max(steps, default=-1) + 1
+        leaves = list(self.experiment.metrics)
+        for number, (name, _) in enumerate(self._objectives):
+            values = metrics[0 if name is None else leaves.index(name)]
             for step, value in steps.items():
-                metrics[leaf][:, step] = value
+                values[:, step] = value
             if trial.values and end:
-                metrics[leaf][:, end - 1] = trial.values[number]
-        self.trained[trial.number] = end
-        return metrics
+                values[:, end - 1] = trial.values[number]
+        return metrics, end

@@ -8,7 +8,7 @@ import abc
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -63,6 +63,9 @@ class AbstractSpace(abc.ABC):
 
     def __hash__(self) -> int:
         return hash((type(self), *vars(self).values()))
+
+
+Spaces: TypeAlias = dict[str, AbstractSpace]  # by the names of hyperparameters
 
 
 class _AbstractInterval(AbstractSpace):
@@ -240,12 +243,7 @@ def sample(
 
 
 def drawn(
-    function: str,
-    key: PRNGKeyArray,
-    optimizer: AbstractTransform,
-    n: int,
-    spaces: dict[str, AbstractSpace],
-    sampler: str | None = None,
+    function: str, key: PRNGKeyArray, optimizer: AbstractTransform, n: int, spaces: Spaces, sampler: str | None = None
 ) -> tuple[Sweep, np.ndarray]:
     """Return `n` optimizers with hyperparameters drawn from spaces, and the quantiles, `[member, hyperparameter]`.
 
