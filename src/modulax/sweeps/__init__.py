@@ -3,7 +3,6 @@
 from . import writers as writers
 from ._compare import Comparison as Comparison, SearchSpace as SearchSpace, compare as compare
 from ._coordinates import CoordinateCheck as CoordinateCheck, coordinate_check as coordinate_check
-from ._halving import halving as halving
 from ._hooks import Row as Row
 from ._hypergradient import (
     Hypergradient as Hypergradient,
@@ -16,7 +15,7 @@ from ._optuna import optuna as optuna
 from ._over import over as over
 from ._pbt import pbt as pbt
 from ._results import Results as Results
-from ._run import run as run
+from ._run import halving as halving, run as run
 from ._spaces import (
     AbstractSpace as AbstractSpace,
     Choice as Choice,

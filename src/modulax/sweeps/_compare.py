@@ -21,19 +21,18 @@ from ._comparison_plot import plot_comparison
 from ._data import as_data
 from ._experiment import Experiment, Settings, checked_key
 from ._hooks import Hooks
-from ._html import text_of
 from ._panels import REDUCTIONS, Spread
 from ._results import Results
 from ._run import train_all
 from ._spaces import AbstractSpace, check_spaces, drawn, seed_of
 from ._statistics import best_of, intervals
-from ._sweep import Sweep, check_optimizer, concat
+from ._sweep import Sweep, check_optimizer, concat, text_of
+from ._tasks import workers_of
 from ._training import Train, Trainable, placement
-from ._workers import workers_of
 
 _REDUCTIONS = ("mean", "median")
 _OUTER = 0.2  # of what was tried of a hyperparameter, on each side
-_Draws = Mapping[str, tuple[Sweep, np.ndarray]]  # the members of each name, and their quantiles
+_Draw = tuple[Sweep, np.ndarray]  # members, and their quantiles
 
 
 class SearchSpace:
@@ -56,7 +55,7 @@ class SearchSpace:
         named = "".join(f", {name}={space!r}" for name, space in self.spaces.items())
         return f"SearchSpace({self.optimizer!r}{named})"
 
-    def drawn(self, key: PRNGKeyArray, n: int) -> tuple[Sweep, np.ndarray]:
+    def drawn(self, key: PRNGKeyArray, n: int) -> _Draw:
         """Return `n` optimizers and the quantile of each hyperparameter; a single one if there is nothing to tune."""
         if not self.spaces:
             return Sweep([self.optimizer]), np.zeros((1, 0))
@@ -87,7 +86,7 @@ class SearchSpace:
                     found[name] = above
         return found
 
-    def extended(self, edges: Mapping[str, bool], key: PRNGKeyArray, n: int) -> tuple[Sweep, np.ndarray] | None:
+    def extended(self, edges: Mapping[str, bool], key: PRNGKeyArray, n: int) -> _Draw | None:
         """Members beyond the edges at which the best one is; None if no hyperparameter can have such values.
 
         Where the far end is out of the range of the hyperparameter, half or a quarter of the space is tried.
@@ -206,18 +205,18 @@ class Comparison:
         return rows
 
     def __repr__(self) -> str:
-        header, rows = self._cells()
-        seeds = self.values.shape[1]
-        title = f"Comparison by `{self.test}`: the {self.reduce} over {seeds} new seeds, with an interval of 95 %;"
-        title += " differences with the same seed."
+        title, header, rows = self._cells()
         return "\n".join([title, "", *table(header, rows, right=header[1:6])])
 
     def _repr_html_(self) -> str:
-        header, rows = self._cells()
-        note = f"The {self.reduce} of {self.test} over {self.values.shape[1]} new seeds, with an interval of 95 %; "
-        return html_table(header, rows, right=header[1:6], notes=[f"{note}differences with the same seed."])
+        title, header, rows = self._cells()
+        return html_table(header, rows, right=header[1:6], notes=[title])
 
-    def _cells(self) -> tuple[list[str], list[list[str]]]:
+    def _cells(self) -> tuple[str, list[str], list[list[str]]]:
+        """The title of the table, the names of its columns, and its cells."""
+        seeds = self.values.shape[1]
+        title = f"Comparison by `{self.test}`: the {self.reduce} over {seeds} new seeds, with an interval of 95 %;"
+        title += " differences with the same seed."
         header = ["optimizer", "rank", self.test, "interval", "from the best", "diverged", "ties with", "chosen"]
         header.append("at the edge")
         rows = []
@@ -229,7 +228,7 @@ class Comparison:
             )
             cells = [name, str(row["rank"]), text_of(row[self.test]), of_each, of_pair if rows else ""]
             rows.append([*cells, share, row["ties"], chosen, row["edge"]])
-        return header, rows
+        return title, header, rows
 
     def plot(self) -> Any:
         """Plot the metric of each optimizer, and the expected one for each tuning budget; return the figure.
@@ -350,15 +349,18 @@ def compare(
         below = None if folder is None else Path(folder) / what
         return train_all(experiment, Settings(chunk, memory, below, tags, progress, Hooks(None), workers))
 
-    search = _Search.of(
-        {name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()},
-        lambda members: trained(members, "search", of_search, 1),
-    )
+    def searched(draws: Mapping[str, _Draw]) -> _Search:
+        """What was drawn for each name, trained."""
+        owners = [name for name, (sweep, _) in draws.items() for _ in sweep]
+        results = trained({name: sweep for name, (sweep, _) in draws.items()}, "search", of_search, 1)
+        return _Search(results, owners, {name: quantiles for name, (_, quantiles) in draws.items()})
+
+    search = searched({name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()})
     if extend:
         edges, n = search.edges(spaces, search.ranked(metric, mode)), -(-budget // 2)
         draws = {name: spaces[name].extended(x, _key_of(of_search, name, 1), n) for name, x in edges.items()}
         if more := {name: x for name, x in draws.items() if x is not None}:
-            search = search.joined(_Search.of(more, lambda members: trained(members, "search", of_search, 1)))
+            search = search.joined(searched(more))
     best, members = search.ranked(metric, mode), search.results.sweep
     edges = search.edges(spaces, best)
     if few := {name: places[:finalists] for name, places in best.items() if min(finalists, len(places)) > 1}:
@@ -400,13 +402,6 @@ class _Search(NamedTuple):
     results: Results
     owners: list[str]
     at: dict[str, np.ndarray]
-
-    @classmethod
-    def of(cls, draws: _Draws, train: Callable[[dict[str, Sweep]], Results]) -> "_Search":
-        """Train what was drawn for each name."""
-        owners = [name for name, (sweep, _) in draws.items() for _ in sweep]
-        results = train({name: sweep for name, (sweep, _) in draws.items()})
-        return cls(results, owners, {name: quantiles for name, (_, quantiles) in draws.items()})
 
     def joined(self, other: "_Search") -> "_Search":
         """The members of both searches."""

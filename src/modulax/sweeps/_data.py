@@ -16,8 +16,8 @@ from jaxtyping import PyTree
 from .._plugin.arrays import enable_x64
 from .._plugin.trees import dotted
 from ..authoring import default_float
-from ._description import arrays_by_path, first_difference
 from ._folder import Folder
+from ._program import tree_difference
 from ._training import Placement, check_arguments, placed, shape_of
 
 _Read: TypeAlias = tuple[list[jax.Array], bytes | None]  # leaves on the devices, and the cursor after them
@@ -196,9 +196,8 @@ class Data:
         """Note the shapes of the first data; raise an error if others differ from them."""
         shapes = jax.tree.map(shape_of, tree)
         self.shapes = shapes if self.shapes is None else self.shapes
-        difference = first_difference(arrays_by_path(self.shapes), arrays_by_path(shapes))
-        if difference or jtu.tree_structure(shapes) != jtu.tree_structure(self.shapes):
-            name, old, new = difference or ("the structure", *map(jtu.tree_structure, (self.shapes, shapes)))
+        if difference := tree_difference(self.shapes, shapes):
+            name, old, new = difference
             raise ValueError(
                 f"`data` must have the same structure, shapes and dtypes in all segments, which one program takes: "
                 f"`{name}` was {old} and is {new}. Drop a last batch that is smaller, or fill it up and give the "

@@ -1,14 +1,13 @@
 """A sweep in training: what it asks for, and the batches in which what is missing of that is trained."""
 
 import contextlib
-import functools
 import itertools
 import math
 import os
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -23,19 +22,19 @@ from .._plugin.arrays import is_key_data, is_typed_key
 from .._plugin.messages import listing, one_line
 from ..authoring import AbstractTransform
 from ._data import as_data
-from ._description import arrays_by_path, described, name_of, without_numbers
 from ._folder import Folder
 from ._hooks import AbstractHooks, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
-from ._over import Over, in_shapes, trainings
+from ._over import Over, trainings
 from ._population import Lane, Structure, check_metrics
+from ._program import arrays_by_path, described, name_of, without_numbers
 from ._progress import Progress
 from ._results import Results, blanks, csv_of, results_of
-from ._runs import Batch, Carries, Place, Runs, Start, trained_here
+from ._runs import Batch, Carries, Place, Runs, Start
 from ._sweep import Members, Sweep, as_sweep, shown_shape, values_of
-from ._training import Size, Train, Trainable, check_training, in_segments, placement
-from ._workers import Workers
+from ._tasks import Workers
+from ._training import Size, Train, Trainable, check_training, placement
 
 
 class Settings(NamedTuple):
@@ -80,14 +79,14 @@ class Experiment:
         name: str = "sweeps.run",
         own_keys: bool = False,
     ):
-        if in_shapes(training) is None:
+        if not isinstance(training, Over):
             check_training(name, training, segments, has_data=data is not None)  # first: the two may have been swapped
         self.sweep, of_groups = trainings(name, as_sweep(sweep), training)
         for of_one in of_groups:
             check_training(name, of_one, segments, has_data=data is not None)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
-        self.seeds, self.total, self.in_segments = seeds, segments, in_segments(of_groups[0]) is not None
+        self.seeds, self.total, self.in_segments = seeds, segments, isinstance(of_groups[0], Trainable)
         self.key = checked_key(name, key)
         self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
         self.where, self._own_keys = placement(devices), own_keys
@@ -224,17 +223,20 @@ class Experiment:
             prepare: called with each lane that begins, and the places of its members.
         """
         self._last, self._prepare, self._places = last, prepare, dict[str, Place]()
+        self._is_whole = spent is None  # all segments of a batch may be in one, since nothing else goes on from it
         for place in places:
             self._trained[place, :, self.segments[place] : last] = self.names[place][:, None]
         for place, seed in itertools.product(places, range(self.seeds)):
             self._places.setdefault(self.names[place, seed], (place, seed))
         self._starts = {run: self._start(run) for run in self._places if self.runs.finished(run) < last}
-        batches = self._batches(is_whole=spent is None)
+        batches = self._batches()
         asked = int((last - self.segments[places]).sum()) * self.seeds
         self.bar.advance(asked - sum(len(batch.places()) * (last - batch.done) for batch in batches))
-        self._read_for_hooks()
+        if self.hooks.are_there:  # what they get of the segments that are trained already
+            self._table, self.so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
+            self.runs.fill(self.so_far, self._trained)
         if (workers := self._settings.workers) is None:
-            trained = trained_here(batches, self._turns(batches), self._begin, self._goes_on)
+            trained = self._trained_here(batches)
         else:
             is_watched = self.runs.folder.path is not None or self.hooks.are_there
             trained = workers.trained(batches, self._begin, self._goes_on, None if is_watched else last, keeps)
@@ -254,15 +256,11 @@ class Experiment:
             batch.lane = batch.lane if keeps and batch in batches else None
         self.segments[places] = np.minimum(self.ends[places], last)
 
-    def _batches(self, is_whole: bool) -> list[Batch]:
-        """The batches that train runs further: those that can go on as they are, and new ones for the others.
-
-        Args:
-            is_whole: whether all segments of a batch may be in one, as in `_fits`.
-        """
+    def _batches(self) -> list[Batch]:
+        """The batches that train runs further: those that can go on as they are, and new ones for the others."""
         where, starts = self._places, self._starts
         wanted = [run for run in starts if self.runs.finished(run) < self.ends[where[run][0]]]  # others are stopped
-        batches = self.runs.going_on(starts, functools.partial(self._fits, is_whole=is_whole))
+        batches = self.runs.going_on(starts, self._fits)
         batches = [batch for batch in batches if not batch.places().keys().isdisjoint(wanted)]
         are_chosen = {run for batch in batches for run in batch.places()}
         return batches + self._new_batches({where[run]: starts[run].segment for run in wanted if run not in are_chosen})
@@ -288,22 +286,20 @@ class Experiment:
         rows, _ = batch.at(self._places)
         return batch.done < self._last and bool((self.ends[rows] > batch.done).any())
 
-    def _turns(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, int]]:
-        """The batches in the order in which they are trained, and up to which segment each is.
+    def _trained_here(self, batches: Sequence[Batch]) -> Generator[tuple[Batch, list[np.ndarray]], None, None]:
+        """Train batches, one at a time, and yield the metrics of each segment.
 
         With data, a segment is trained in all batches before the next one is read.
         """
-        if self.data is None:
-            yield from ((batch, self._last) for batch in batches)
-            return
-        for segment in range(min((batch.done for batch in batches), default=self._last), self._last):
-            yield from ((batch, segment + 1) for batch in batches if batch.done == segment)
-
-    def _read_for_hooks(self) -> None:
-        """Read what hooks get of the segments that are trained already."""
-        if self.hooks.are_there:
-            self._table, self.so_far = self.sweep.table(), blanks(len(self.sweep), self.leaves)
-            self.runs.fill(self.so_far, self._trained)
+        first = min((batch.done for batch in batches), default=self._last)
+        ends = [self._last] if self.data is None else range(first + 1, self._last + 1)
+        for end, batch in itertools.product(ends, batches):
+            if batch.done < end and self._goes_on(batch):
+                self._begin(batch)
+            while batch.done < end and self._goes_on(batch) and batch.lane is not None:
+                yield batch, batch.lane.advance(batch.done)
+            if len(batches) > 1 and batch.lane is not None:
+                batch.lane.leave()
 
     def _call_hooks(self, batch: Batch, metrics: list[np.ndarray]) -> None:
         """Call the hooks with the runs of a batch that are not stopped, and note which ones they stop.
@@ -349,16 +345,11 @@ class Experiment:
                 )
         return start
 
-    def _fits(self, batch: Batch, is_whole: bool) -> bool:
-        """Whether a batch can go on as it is, with these devices and chunks.
-
-        Args:
-            batch: the batch.
-            is_whole: whether all of its segments may be in one batch, since nothing else goes on from its carry.
-        """
+    def _fits(self, batch: Batch) -> bool:
+        """Whether a batch can go on as it is, with these devices and chunks."""
         chunk = self._settings.chunk
         is_small = chunk is None or batch.width <= self.where.rounded(chunk)
-        return is_small and batch.width % self.where.mesh.size == 0 and (is_whole or batch.done == batch.first)
+        return is_small and batch.width % self.where.mesh.size == 0 and (self._is_whole or batch.done == batch.first)
 
     def _new_batches(self, firsts: Mapping[Place, int]) -> list[Batch]:
         """Batches for runs, of members of one structure that go on from one segment with the same seeds."""

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ from .._plugin.messages import listing
 from .._plugin.trees import Names
 from ..checkpoint import save
 from ..checkpoint._plugin import nested, opened, unescaped
-from ._old_folder import converted
+from ._program import name_of
 
 try:
     import fcntl
@@ -236,3 +236,59 @@ class Folder:
 def _writes() -> bool:
     """Whether this process writes; of several, it is the first."""
     return jax.process_index() == 0
+
+
+def converted(folder: Any, notes: dict[str, Any]) -> dict[str, Any]:
+    """What a folder of an earlier version notes, in the form of today; its metrics and carries stay as they are.
+
+    Args:
+        folder: the `Folder`.
+        notes: its `sweep.json`.
+
+    Raises:
+        ValueError: if it doesn't say enough to tell its runs from others.
+    """
+    programs = list(dict.fromkeys(notes.get("programs", ())))
+    try:
+        widths = json.loads((folder.path / "chunk.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise folder.damaged("chunk.json", error) from error
+    is_known = notes["kind"] == "run" and "versions" in notes and isinstance(widths, list)
+    if not is_known or len(widths) != len(programs):
+        raise ValueError(
+            f"{folder.name} was written by an earlier version of modulax, and doesn't say which runs are in it. Finish "
+            f"it with that version, or choose another folder."
+        )
+    members = [name_of(text) for text in notes["members"]]
+    return {
+        "metrics": notes["metrics"],
+        "in_segments": "-" in programs[0],
+        "programs": {member: [program] for member, program in zip(members, notes["programs"], strict=True)},
+        "members": {
+            member: {"text": text, "label": text.partition("(")[0], "values": _values(text)}
+            for member, text in zip(members, notes["members"], strict=True)
+        },
+        "calls": [{"kind": "run", "versions": notes["versions"], "commit": None, "tags": {}}],
+        "batches": list(_batches(notes, members, dict(zip(programs, widths, strict=True)))),
+    }
+
+
+def _batches(notes: dict[str, Any], members: list[str], widths: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """The batches of the members of each program, of its width."""
+    for program, width in widths.items():
+        places = [place for place, x in enumerate(notes["programs"]) if x == program]
+        for start in range(0, len(places), width):
+            rows = places[start : start + width]
+            yield {
+                "runs": [[name_of(program, members[i], key, "") for key in notes["keys"]] for i in rows],
+                "members": [members[i] for i in rows],
+                "seeds": notes["keys"],
+                "program": program,
+                "width": width,
+                "is_named": False,
+            }
+
+
+def _values(text: str) -> dict[str, float]:
+    """The numbers in the text of an optimizer."""
+    return {name: float(x) for name, x in re.findall(r"(\w+)=(-?\d[\d.]*(?:e[-+]?\d+)?)", text)}

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._plugin.messages import listing
 from ._sweep import Sweep, as_column, shown_shape, values_of
-from ._training import in_segments, signature_of
+from ._training import Trainable, signature_of
 
 TAKEN = {"optimizer", "member", "seed", "diverged"}  # the other columns of tables
 
@@ -102,11 +102,6 @@ def _check_arguments(build: Callable[..., Any], columns: Mapping[str, Any]) -> N
         ) from error
 
 
-def in_shapes(training: Any) -> Over | None:
-    """The trainings by `over`, or None if it is a single one."""
-    return training if isinstance(training, Over) else None
-
-
 def trainings(name: str, sweep: Sweep, training: Any) -> tuple[Sweep, list[Any]]:
     """The members of a sweep in every shape of a training, and the training of each of their groups.
 
@@ -115,15 +110,15 @@ def trainings(name: str, sweep: Sweep, training: Any) -> tuple[Sweep, list[Any]]
         sweep: the members.
         training: a training, or several by `over`.
     """
-    shapes, names = in_shapes(training), list[str]()
-    if shapes is not None:
-        names = list(shapes.values)
+    names = list[str]()
+    if isinstance(training, Over):
+        names = list(training.values)
         if name not in ("sweeps.run", "sweeps.halving"):
             raise TypeError(
                 f"`{name}` takes one training, and `sweeps.over` makes several. Call it for each: "
                 f"`{{{names[0]}: {name}(..., build({names[0]}={names[0]}), ...) for {names[0]} in [...]}}`."
             )
-        sweep = sweep if any(sweep.shapes) else shapes.members(sweep)
+        sweep = sweep if any(sweep.shapes) else training.members(sweep)
     for shape in sweep.shapes:
         if set(shape) != set(names):
             raise ValueError(
@@ -135,7 +130,7 @@ def trainings(name: str, sweep: Sweep, training: Any) -> tuple[Sweep, list[Any]]
     for group in sweep.groups:
         text = str(shown_shape(group.shape))
         if text not in found:
-            found[text] = training if shapes is None else shapes.build(**group.shape)
-    if len({in_segments(x) is None for x in found.values()}) > 1:
+            found[text] = training.build(**group.shape) if isinstance(training, Over) else training
+    if len({isinstance(x, Trainable) for x in found.values()}) > 1:
         raise TypeError("`sweeps.over`: `build` must return a `Trainable` for all of the values, or for none.")
     return sweep, [found[str(shown_shape(group.shape))] for group in sweep.groups]

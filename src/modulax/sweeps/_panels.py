@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._plugin.messages import listing, suggestion
-from ._html import columns_of, text_of
+from ._sweep import columns_of, text_of
 
 REDUCTIONS = {"mean": np.mean, "median": np.median, "min": np.min, "max": np.max}
 

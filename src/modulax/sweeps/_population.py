@@ -20,9 +20,8 @@ from .._plugin.messages import listing
 from .._plugin.states import states_with_names
 from .._plugin.trees import Names, dotted, named_leaves
 from ._data import Data
-from ._description import arrays_by_path, first_difference
 from ._memory import exhausted, peak
-from ._program import content_of, fetched
+from ._program import content_of, fetched, first_difference, tree_difference
 from ._sweep import Group, Members, stacked
 from ._training import (
     Axes,
@@ -32,7 +31,6 @@ from ._training import (
     Size,
     Trainable,
     as_metrics,
-    in_segments,
     takes_number,
     trace,
     unjitted,
@@ -76,9 +74,8 @@ class Structure:
         self.names: list[Names] = []  # of the leaves of the carry
         self.params: str | None = None
         self._data, self._has_number = data, False  # that of the segment, among the arguments
-        segments = in_segments(training)
-        if segments is not None:
-            self._trace_segments(segments, optimizer, again)
+        if isinstance(training, Trainable):
+            self._trace_segments(training, optimizer, again)
             return
         whole = unjitted(training)
 
@@ -170,7 +167,7 @@ def _as_key(data: Any, kind: Any) -> Any:
 def _check_carry(before: tuple[PyTree, PyTree], after: tuple[PyTree, PyTree]) -> None:
     """Raise an error if a segment changes the structure, a shape, a dtype or a non-array of the carry."""
     hint = "The carry that `advance` returns must have the structure, shapes and dtypes of the one that it takes"
-    if difference := first_difference(arrays_by_path(before[0]), arrays_by_path(after[0])):
+    if difference := first_difference(before[0], after[0]):
         path, old, new = difference
         counter = " Keep a step count as an array, `jnp.zeros((), int)`." if "absent" in (old, new) else ""
         raise TypeError(f"{hint}: `{path}` is {old} before a segment and {new} after it.{counter}")
@@ -237,10 +234,8 @@ def check_metrics(structures: Sequence[Structure]) -> None:
     """Raise an error if the metrics differ between structures."""
     first = structures[0]
     for other in structures[1:]:
-        difference = first_difference(arrays_by_path(first.metrics), arrays_by_path(other.metrics))
-        trees = [jtu.tree_structure(structure.metrics) for structure in (first, other)]
-        if difference or trees[0] != trees[1]:
-            name, a, b = difference or ("the structure", *trees)
+        if difference := tree_difference(first.metrics, other.metrics):
+            name, a, b = difference
             raise ValueError(
                 f"The metrics must be the same for all members. For {other.group.label}, `{name}` is {b}; for "
                 f"{first.group.label}, it is {a}. Return what has one shape in all of them, such as losses."

@@ -1,4 +1,4 @@
-"""What a traced program consists of: a text and arrays, by which two tracings of one training are compared.
+"""What a traced program and a member consist of: a text and arrays, by which two of them are compared.
 
 The text of a jaxpr itself won't do. It has the addresses of functions, which differ between processes, and neither the
 constants of the programs inside nor all entries of an array. Here, every parameter of an operation is written by its
@@ -9,11 +9,13 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.tree_util as jtu
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.extend.core import (
@@ -21,8 +23,11 @@ from jax.extend.core import (
     Jaxpr,
     Literal,
 )
+from jaxtyping import PyTree
 
 from .._plugin.arrays import is_typed_key
+from .._plugin.trees import dotted
+from ..authoring import AbstractTransform
 
 WITHOUT_EFFECT = {"name"}  # parameters of operations: the name of a jitted function
 
@@ -142,3 +147,53 @@ class _Writer:
 
 def _is_array(x: Any) -> bool:
     return is_typed_key(x) or hasattr(type(x), "__array__")
+
+
+def described(member: AbstractTransform, shape: Mapping[str, Any] | None = None) -> str:
+    """The whole repr in one line, and the numbers of arrays inside, of which it shows the shapes.
+
+    Addresses of functions are left out, because they differ between processes. What a function computes is part of the
+    traced program, which a folder compares too.
+
+    Args:
+        member: the member.
+        shape: the values of `over` with which it is trained.
+    """
+    arrays = [x for x in jtu.tree_leaves(member) if np.ndim(x) > 0]
+    numbers = [hashlib.sha256(fetched(x).tobytes()).hexdigest()[:16] for x in arrays]
+    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(f"{member:all}".split()))
+    text = f"{text} with {', '.join(numbers)}" if numbers else text
+    return f"{text} in {dict(sorted(shape.items()))}" if shape else text
+
+
+def without_numbers(member: AbstractTransform, shape: Mapping[str, Any] | None = None) -> str:
+    """The description of a member with zeros for all numbers: members of one structure have the same."""
+    return described(jtu.tree_map(np.zeros_like, member), shape)
+
+
+def name_of(*parts: Any) -> str:
+    """A short name that differs if the parts differ."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def arrays_by_path(tree: PyTree, whole: str = "the whole") -> dict[str, str]:
+    """The dtype and shape of every array, by dotted path; `whole` is the name of a tree that is one array."""
+    found: dict[str, str] = {}
+    for path, x in jtu.tree_leaves_with_path(tree):
+        name = dotted(path) or whole
+        found[jtu.keystr(path) if name in found else name] = f"{x.dtype}{list(x.shape)}"
+    return found
+
+
+def first_difference(old: PyTree, new: PyTree) -> tuple[str, Any, Any] | None:
+    """The first array whose dtype or shape differs, and both, `"absent"` where there is none; None if all are equal."""
+    before, after = arrays_by_path(old), arrays_by_path(new)
+    name = next((name for name in before | after if before.get(name) != after.get(name)), None)
+    return None if name is None else (name, before.get(name, "absent"), after.get(name, "absent"))
+
+
+def tree_difference(old: PyTree, new: PyTree) -> tuple[str, Any, Any] | None:
+    """The first difference between the arrays of two trees, or else between their structures."""
+    structures = jtu.tree_structure(old), jtu.tree_structure(new)
+    is_other = structures[0] != structures[1]
+    return first_difference(old, new) or (("the structure", *structures) if is_other else None)

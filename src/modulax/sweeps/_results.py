@@ -19,11 +19,10 @@ from .._plugin.arguments import check_option
 from .._plugin.messages import listing, suggestion
 from .._plugin.trees import dotted
 from ..checkpoint._plugin import nested
-from ._html import columns_of, html_rows
 from ._panels import REDUCTIONS, Panels, reduced
 from ._plots import plot, plot_by
 from ._runs import Carries
-from ._sweep import AbstractMembers
+from ._sweep import AbstractMembers, columns_of, html_rows
 from ._training import Keys
 
 OF_A_RUN = ("best_params", "best_parameters", "best_model", "params")

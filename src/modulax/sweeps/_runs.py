@@ -8,7 +8,7 @@ before they are trained: a process that was killed goes on with the same batches
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -77,29 +77,6 @@ class Batch:
     def record(self) -> dict[str, Any]:
         """What the folder notes."""
         return {name: x for name, x in vars(self).items() if name not in ("number", "done", "lane", "metrics")}
-
-
-def trained_here(
-    batches: Sequence[Batch],
-    turns: Iterable[tuple[Batch, int]],
-    begin: Callable[[Batch], Any],
-    goes_on: Callable[[Batch], bool],
-) -> Generator[tuple[Batch, list[np.ndarray]], None, None]:
-    """Train batches, one at a time, and yield the metrics of each segment.
-
-    Args:
-        batches: the batches.
-        turns: in which order, and up to which segment each is trained then.
-        begin: makes the lane of a batch, with its carry.
-        goes_on: whether another segment is to be trained; asked when what was yielded is written.
-    """
-    for batch, end in turns:
-        if goes_on(batch):
-            begin(batch)
-        while batch.done < end and goes_on(batch) and batch.lane is not None:
-            yield batch, batch.lane.advance(batch.done)
-        if len(batches) > 1 and batch.lane is not None:
-            batch.lane.leave()
 
 
 class Start(NamedTuple):

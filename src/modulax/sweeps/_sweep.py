@@ -20,7 +20,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._plugin.containers import is_chain
-from .._plugin.messages import format_value, one_line
+from .._plugin.messages import format_value, html_table, one_line
 from .._plugin.transforms import (
     ARRAY_TYPES,
     BY_KEYWORD,
@@ -33,7 +33,6 @@ from .._plugin.transforms import (
 )
 from .._plugin.trees import NamingError, Path, as_argument, joined
 from ..authoring import AbstractTransform
-from ._html import columns_of, html_rows
 
 Members = Sequence[AbstractTransform]
 
@@ -443,3 +442,24 @@ def as_sweep(sweep: Any) -> Sweep:
         return sweep
     is_several = isinstance(sweep, Sequence) and not hasattr(sweep, "init")  # a transform of optax is a tuple
     return Sweep(sweep if is_several else [sweep])
+
+
+MOST = 40  # rows
+
+
+def columns_of(table: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of the columns of a table, in the order in which rows have them."""
+    return list(dict.fromkeys(name for row in table for name in row))
+
+
+def html_rows(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table in HTML with the number of each row; of many rows, the first ones."""
+    columns = columns_of(rows)
+    cells = [[str(i), *(text_of(row.get(name), 4) for name in columns)] for i, row in enumerate(rows[:MOST])]
+    more = [f"and {len(rows) - MOST} more"] if len(rows) > MOST else []
+    return html_table(["member", *columns], cells, notes=[caption, *more])
+
+
+def text_of(x: Any, digits: int = 3) -> str:
+    """A value in a cell or on an axis; empty for None."""
+    return "" if x is None else f"{x:.{digits}g}" if isinstance(x, float) else str(x)

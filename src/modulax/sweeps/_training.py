@@ -79,11 +79,6 @@ class Trainable:
                 raise TypeError(f"`Trainable({name}=...)` must be a function, got {function!r}.")
 
 
-def in_segments(training: Any) -> Trainable | None:
-    """The training as segments, or None if it is a plain function."""
-    return training if isinstance(training, Trainable) else None
-
-
 class Traced(NamedTuple):
     """A traced function of arrays: its program for one member, and the shapes of its results."""
 
@@ -362,10 +357,10 @@ class LaneProgram:
 
 def check_training(name: str, training: Any, segments: int, *, has_data: bool) -> None:
     """Raise an error if the training can't be called, or can't be cut into segments."""
-    if (trainable := in_segments(training)) is not None:
-        check_arguments("start", trainable.start, "start(optimizer, key)")
-        third = ", batch" if has_data else ", segment" if takes_number(trainable.advance) else ""
-        check_arguments("advance", trainable.advance, f"advance(optimizer, carry{third})")
+    if isinstance(training, Trainable):
+        check_arguments("start", training.start, "start(optimizer, key)")
+        third = ", batch" if has_data else ", segment" if takes_number(training.advance) else ""
+        check_arguments("advance", training.advance, f"advance(optimizer, carry{third})")
         return
     if not callable(training) or isinstance(training, AbstractTransform):
         raise TypeError(
