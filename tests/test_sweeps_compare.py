@@ -13,7 +13,7 @@ from scipy import stats
 
 import modulax as mx
 from modulax import sweeps
-from modulax.sweeps import _statistics
+from modulax.sweeps import _comparison
 
 QUIET: dict[str, Any] = {"progress": False, "devices": 1}
 KEY = jax.random.key(0)
@@ -179,7 +179,7 @@ def test_intervals_are_those_of_a_paired_bootstrap():
     rng = np.random.default_rng(0)
     common = rng.normal(size=12)
     values = np.stack([common, common + 0.1 + 0.01 * rng.normal(size=12), np.full(12, np.inf)])
-    of_each, of_pairs = _statistics.intervals(values, "mean", [1])
+    of_each, of_pairs = _comparison.intervals(values, "mean", [1])
     expected = stats.bootstrap((common,), np.mean, method="percentile", n_resamples=9999, rng=2).confidence_interval
     np.testing.assert_allclose((of_each.low[0], of_each.high[0]), expected, atol=0.03)
     np.testing.assert_allclose(of_each.middle[:2], values[:2].mean(axis=1))
@@ -187,17 +187,17 @@ def test_intervals_are_those_of_a_paired_bootstrap():
     assert 0.09 < of_pairs.low[1, 0] < of_pairs.middle[1, 0] < of_pairs.high[1, 0] < 0.11
     assert of_each.low[2] == np.inf
     assert (of_pairs.low[2, 0], of_pairs.high[0, 2], of_pairs.middle[2, 2]) == (np.inf, -np.inf, 0)
-    medians, _ = _statistics.intervals(values, "median", [1])
+    medians, _ = _comparison.intervals(values, "median", [1])
     assert medians.middle[0] == np.median(common)
 
 
 def test_the_expected_best_is_that_of_all_choices():
     costs, reported = np.asarray([3.0, 1.0, 2.0, np.inf]), np.asarray([10.0, 20.0, 5.0, 40.0])
-    for k, found in enumerate(_statistics.best_of(costs, reported), start=1):
+    for k, found in enumerate(_comparison.best_of(costs, reported), start=1):
         chosen = [min(places, key=lambda i: costs[i]) for places in itertools.combinations(range(4), k)]
         assert found == pytest.approx(np.mean([reported[i] for i in chosen]))
     many = np.arange(1200.0)  # binomial coefficients of so many overflow
-    np.testing.assert_allclose(_statistics.best_of(many, many), (1200 - np.arange(1, 1201)) / np.arange(2, 1202))
+    np.testing.assert_allclose(_comparison.best_of(many, many), (1200 - np.arange(1, 1201)) / np.arange(2, 1202))
 
 
 def test_ranks_ties_and_the_table(comparison: sweeps.Comparison):

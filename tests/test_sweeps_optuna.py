@@ -18,8 +18,8 @@ from optuna.storages.journal import JournalFileBackend
 
 import modulax as mx
 from modulax import sweeps
+from modulax.sweeps._hooks import Progress
 from modulax.sweeps._population import Lane
-from modulax.sweeps._progress import Progress
 
 CALLS: Counter[str] = Counter()
 RATE = sweeps.LogUniform(1e-3, 10.0)

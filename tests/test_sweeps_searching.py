@@ -102,7 +102,7 @@ def test_halving_trains_the_best_members_longer(whole: sweeps.Results):
 
 
 def test_the_work_of_halving_shrinks_with_the_members(monkeypatch: pytest.MonkeyPatch):
-    from modulax.sweeps._progress import Progress
+    from modulax.sweeps._hooks import Progress
 
     widths, remaining = list[int](), list[int]()
     monkeypatch.setattr(Progress, "total", lambda bar, n: remaining.append(n))

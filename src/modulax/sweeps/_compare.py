@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray
 from .._plugin.arguments import check_integer, check_option
 from .._plugin.messages import html_table, table
 from ..authoring import AbstractTransform
-from ._comparison_plot import plot_comparison
+from ._comparison import best_of, intervals, plot_comparison
 from ._data import as_data
 from ._experiment import Experiment, Settings, checked_key
 from ._hooks import Hooks
@@ -25,7 +25,6 @@ from ._panels import REDUCTIONS, Spread
 from ._results import Results
 from ._run import train_all
 from ._spaces import AbstractSpace, check_spaces, drawn, seed_of
-from ._statistics import best_of, intervals
 from ._sweep import Sweep, check_optimizer, concat, text_of
 from ._tasks import workers_of
 from ._training import Train, Trainable, placement

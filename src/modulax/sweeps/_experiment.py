@@ -23,13 +23,12 @@ from .._plugin.messages import listing, one_line
 from ..authoring import AbstractTransform
 from ._data import as_data
 from ._folder import Folder
-from ._hooks import AbstractHooks, Row, rows_of
+from ._hooks import AbstractHooks, Progress, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
 from ._over import Over, trainings
 from ._population import Lane, Structure, check_metrics
 from ._program import arrays_by_path, described, name_of, without_numbers
-from ._progress import Progress
 from ._results import Results, blanks, csv_of, results_of
 from ._runs import Batch, Carries, Place, Runs, Start
 from ._sweep import Members, Sweep, as_sweep, shown_shape, values_of
