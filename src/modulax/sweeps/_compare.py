@@ -339,20 +339,20 @@ def compare(
     if (shared := as_data(data, placement(here))) is not None:
         shared.check_goes_back("`sweeps.compare` reads the data again for the new seeds")
 
-    def trained(parts: Mapping[str, Any], what: str, key: PRNGKeyArray, seeds: int) -> Results:
+    def trained(parts: Mapping[str, Sweep], what: str, key: PRNGKeyArray, seeds: int) -> _Search:
         experiment = Experiment(
             concat(parts), train, seeds=seeds, key=key, devices=here, segments=segments, data=shared, name=call
         )
         for name in (metric, test if test is not None else metric):
             experiment.results().scores(name, mode=mode)  # an error if there is no such metric
         below = None if folder is None else Path(folder) / what
-        return train_all(experiment, Settings(chunk, memory, below, tags, progress, Hooks(None), workers))
+        results = train_all(experiment, Settings(chunk, memory, below, tags, progress, Hooks(None), workers))
+        return _Search(results, [name for name, sweep in parts.items() for _ in sweep])
 
     def searched(draws: Mapping[str, _Draw]) -> _Search:
         """What was drawn for each name, trained."""
-        owners = [name for name, (sweep, _) in draws.items() for _ in sweep]
-        results = trained({name: sweep for name, (sweep, _) in draws.items()}, "search", of_search, 1)
-        return _Search(results, owners, {name: quantiles for name, (_, quantiles) in draws.items()})
+        found = trained({name: sweep for name, (sweep, _) in draws.items()}, "search", of_search, 1)
+        return found._replace(at={name: quantiles for name, (_, quantiles) in draws.items()})
 
     search = searched({name: space.drawn(_key_of(of_search, name), budget) for name, space in spaces.items()})
     if extend:
@@ -364,11 +364,10 @@ def compare(
     edges = search.edges(spaces, best)
     if few := {name: places[:finalists] for name, places in best.items() if min(finalists, len(places)) > 1}:
         of_few = {name: members[places] for name, places in few.items()}
-        owners = [name for name, places in few.items() for _ in places]
-        last = _Search(trained(of_few, "finalists", jax.random.fold_in(of_seeds, 0), seeds), owners, {})
+        last = trained(of_few, "finalists", jax.random.fold_in(of_seeds, 0), seeds)
         for name, order in last.ranked(metric, mode, reduce).items():
             best[name][: len(order)] = [few[name][place - min(order)] for place in order]
-    results = trained({name: members[places[:1]] for name, places in best.items()}, "seeds", of_seeds, seeds)
+    results = trained({name: members[places[:1]] for name, places in best.items()}, "seeds", of_seeds, seeds).results
     metric = search.results._metric(metric)[0]
     test = metric if test is None else test
     costs = results._costs_of_runs(test, mode)
@@ -400,14 +399,14 @@ class _Search(NamedTuple):
 
     results: Results
     owners: list[str]
-    at: dict[str, np.ndarray]
+    at: Mapping[str, np.ndarray] = {}
 
     def joined(self, other: "_Search") -> "_Search":
         """The members of both searches."""
         sweep = concat([self.results.sweep, other.results.sweep])
         results = _with_members(sweep, lambda *x: np.concatenate(x), self.results, other.results)
         at = {name: np.concatenate([self.at[name], quantiles]) for name, quantiles in other.at.items()}
-        return _Search(results, self.owners + other.owners, self.at | at)
+        return _Search(results, self.owners + other.owners, {**self.at, **at})
 
     def ranked(self, metric: str | None, mode: str, reduce: str = "mean") -> dict[str, list[int]]:
         """The members of each name, the best first."""

@@ -10,7 +10,6 @@ $$
 So a learning rate is learned by its logarithm, and a decay such as `b1` by its logit.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -257,7 +256,7 @@ def _requirement(module: Any, keys: tuple[Any, ...]) -> Requirement | None:
     needs = None
     for key in keys:
         if isinstance(module, eqx.Module):
-            needs = next(x.metadata.get("needs") for x in dataclasses.fields(module) if x.name == key.name)
+            needs = module.__dataclass_fields__[key.name].metadata.get("needs")
             module = getattr(module, key.name)
         else:
             module = module[key.idx if hasattr(key, "idx") else key.key]
