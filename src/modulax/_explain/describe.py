@@ -28,7 +28,6 @@ from .._plugin.labels import (
     AbstractLabels,
     mask_of,
     model_of,
-    received,
     roles_read_by,
     select,
     table_of,
@@ -217,7 +216,7 @@ def _own_rows(transform: AbstractTransform, tree: PyTree, rows: Sequence[LeafDes
 
 def _walk_part(part: Part, tree: PyTree, rows: Sequence[LeafDescription], notes: list[str]) -> None:
     """Fill the rows of the leaves that a part receives."""
-    mask = received(part.receives, tree)
+    mask = part._received(tree)
     inner_rows = _chosen(rows, mask)
     for row in inner_rows if part.key is not None and part.receives is not None else ():
         row.group = f"{row.group}/{part.key}" if row.group else str(part.key)

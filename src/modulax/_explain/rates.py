@@ -210,7 +210,7 @@ _SIGNS = {True: 1.0, False: -1.0, None: 0.0}
 
 def _after_part(part: Any, tree: PyTree, rates: list[Rate | None], place: _Place) -> list[Rate | None]:
     try:
-        seen = received(part.receives, tree)
+        seen = part._received(tree)
         inside = [rate for rate, here in zip(rates, seen, strict=True) if here]
         new = iter(_after(part.transform, part.state, select(tree, seen), inside, place))
     except ValueError:  # inside `Flatten`, patterns are for the paths of other arrays
