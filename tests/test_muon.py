@@ -273,7 +273,7 @@ def test_axes_that_are_none_are_refused(numbers: Any, message: str):
         (lambda: mx.ScaleByMuon("quintic"), "`standard`, `dion`"),
         (lambda: mx.ScaleByMuon(beta=1.0), "must be in"),
         (lambda: linalg.orthogonalize(jnp.ones(3)), r"needs a matrix .* shape \(3,\)"),
-        (lambda: linalg.orthogonalize(jnp.ones((3, 3)), preconditioning="l1"), "`frobenius`, `spectral`"),
+        (lambda: linalg.orthogonalize(jnp.ones((3, 3)), preconditioning="l1"), "one of `'frobenius'`, `'spectral'`"),
         (lambda: mx.GaLore(0.1, rank=0).init(jnp.ones((2, 2))), "rank=.*positive integer"),
         (lambda: mx.ScaleByGaLore().replace(base_optimizer=len), "is not a modulax transform"),
         (lambda: mx.ScaleByGaLore().replace(follow="std"), r"ScaleByGaLore.follow=.*'paper'.*'optax'"),

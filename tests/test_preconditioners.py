@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import modulax as mx
-from modulax._transforms import blocks, spread
+from modulax._transforms import matrix_step, spread
 
 ROTATED = {
     "SOAP": mx.SOAP(0.05, precondition_frequency=2),
@@ -211,7 +211,7 @@ def test_calls_of_lapack_wait_for_one_another(optimizer: Any):
     assert calls_of_lapack(program.jaxpr) == (6, 6)
 
 
-DECOMPOSED, IMPROVED = (spread, "_DECOMPOSED"), (blocks, "_RARELY")
+DECOMPOSED, IMPROVED = (spread, "_DECOMPOSED"), (matrix_step, "_RARELY")
 
 
 @pytest.mark.parametrize(
