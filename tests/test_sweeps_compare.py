@@ -278,6 +278,7 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch):
     for wrong, says in (
         (lambda: call.compare(space, train, "valid", test="tset", **QUIET), "There is no metric `tset`"),
         (lambda: call.compare(space, train, **QUIET), "Choose a metric"),
+        (lambda: call.compare(space, train, "valid", seeds=1, **QUIET), "at least 2, got 1. An interval needs two"),
         (lambda: call.SearchSpace(mx.SGD(0.1), learning_rate=[0.1]), "must be a space"),
         (lambda: compared(budget=2, seeds=2).ties("Adam"), "There is no optimizer 'Adam' in this comparison"),
     ):

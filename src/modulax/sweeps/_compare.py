@@ -306,7 +306,7 @@ def compare(
             only one.
         test: the metric to report; by default that which the best is chosen by.
         budget: the number of members of each optimizer.
-        seeds: the number of new seeds.
+        seeds: the number of new seeds, at least two.
         finalists: the number of the best members of each optimizer among which more seeds decide.
         mode: `"min"` if small values are good, `"max"` if large ones are.
         reduce: `"mean"` or `"median"` over the new seeds.
@@ -329,7 +329,7 @@ def compare(
     call = "sweeps.compare"
     _check_spaces(spaces)
     check_integer(call, "budget", budget)
-    check_integer(call, "seeds", seeds)
+    check_integer(call, "seeds", seeds, least=2, hint=" An interval needs two values.")
     check_integer(call, "finalists", finalists)
     check_option(call, "mode", mode, ("min", "max"))
     check_option(call, "reduce", reduce, _REDUCTIONS)
