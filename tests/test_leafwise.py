@@ -1,5 +1,6 @@
 """Rules whose state has numbers of all leaves together, several arrays or none at a leaf, or extra arguments."""
 
+import collections
 from typing import Any, ClassVar
 
 import chex
@@ -324,3 +325,33 @@ def test_a_number_from_a_survey_without_jit():
         updates, _ = optimizer.update(params, optimizer.init(params), params, value=1.0)
     traced, _ = optimizer.update(params, optimizer.init(params), params, value=1.0)
     np.testing.assert_allclose(updates["w"], traced["w"], rtol=1e-6)
+
+
+class HalvedState(mx.AbstractState):
+    best: Any = mx.shared(None, starts=1.0)
+
+
+class Halved(mx.AbstractLeafwise):
+    """Its numbers have the names of the shared fields, or not."""
+
+    name: str = eqx.field(static=True, default="best")
+
+    def init_leaf(self, p):
+        return HalvedState()
+
+    def _prepare(self, count, state):
+        return collections.namedtuple("Numbers", [self.name])(state.best / 2)
+
+    def update_leaf(self, now, g, s, p):
+        return now[0] * g, s
+
+
+def test_shared_numbers_start_where_they_are_declared_and_go_into_the_state_by_name():
+    rule, p = Halved(), jnp.ones(3)
+    state = rule.init(p)
+    for best in (0.5, 0.25):
+        updates, state = rule.update(p, state)
+        np.testing.assert_array_equal(updates, best)
+        assert float(state.best) == best
+    with pytest.raises(ValueError, match=r"no new value of the shared field `best`: return a NamedTuple .* `share\("):
+        Halved("least").update(p, Halved().init(p))

@@ -14,7 +14,6 @@ this function, so that each shape is traced once for all of them.
 """
 
 import abc
-import collections
 import contextlib
 import dataclasses
 import itertools
@@ -25,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, PyTree
 from typing_extensions import TypeVar
 
@@ -34,14 +32,13 @@ from .._support.failures import at_leaf, located
 from .._support.module import AbstractState, first_values, kind_of
 from .._support.types import Params, State, Updates
 from ..tree._align import align
-from ..tree._leafmap import cast_all, in_groups, map_leaves, promotion_of
+from ..tree._leafmap import cast_all, map_leaves, promotion_of
 from ..tree._paths import leaf_paths
+from .leaf_states import init_leaves
 from .masks import select
 from .schedule_values import resolve
 from .transform import AbstractTransform, EmptyState
 
-_GROUP = 32  # arrays of one shape whose initial states are computed together, in a program
-_EAGER_GROUP = 2  # and outside one: few, since the last one of a shape may be computed as often
 StateT = TypeVar("StateT", default=Any)
 """The class of a rule's state. A rule that doesn't name it is not checked in what it does with its state."""
 
@@ -209,7 +206,7 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
         """Return the initial state of the whole tree."""
         leaves, treedef = jtu.tree_flatten(params)
         indices = [i for i, chosen in enumerate(self._reached(params)[0]) if chosen]
-        states = _init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
+        states = init_leaves(self, [leaves[i] for i in indices], lambda k: leaf_paths(params)[indices[k]])
         # If a mask chooses no leaf, the names of the fields come from the state of a scalar.
         example = states[0] if states else jax.eval_shape(self.init_leaf, jax.ShapeDtypeStruct((), default_float()))
         found = dict(zip(indices, states, strict=True))
@@ -243,36 +240,6 @@ class AbstractLeafwise(AbstractTransform, Generic[StateT]):
             return run_rules([self], updates, [EmptyState()], params, extra)[0], state
         updates, (state,) = run_rules([self], updates, [state], params, extra)
         return updates, state
-
-
-# The rule is an argument, so that rules that differ in numbers alone share the compiled function.
-@jax.jit
-def _init_group(rule: Any, leaves: Sequence[Array]) -> list[State]:
-    return [rule.init_leaf(p) for p in leaves]
-
-
-def _init_leaves(rule: Any, leaves: Sequence[Array], path: Callable[[int], str]) -> list[State]:
-    """The states of many arrays, computed in groups of one shape by a function that is compiled once for each shape."""
-    is_program = any(isinstance(p, Tracer) for p in leaves)
-    size = _GROUP if is_program else _EAGER_GROUP
-    if len(leaves) >= size:
-        example = jax.eval_shape(rule.init_leaf, leaves[0])
-        if not jtu.tree_leaves(example):  # a program without results takes its time too
-            return [example] * len(leaves)
-    kinds = [(p.shape, p.dtype) for p in leaves]
-    counts = collections.Counter(kinds)
-
-    def together(group: Sequence[int]) -> list[State]:
-        with at_leaf(lambda: path(group[0]), leaves[group[0]]), located(type(rule).__name__, "init_leaf"):
-            return _init_group(rule, [leaves[i] for i in group])
-
-    def each(i: int) -> State:
-        if not is_program:
-            return together([i] * min(size, counts[kinds[i]]))[0]  # the program of the others again
-        with at_leaf(lambda: path(i), leaves[i]), located(type(rule).__name__, "init_leaf"):
-            return rule.init_leaf(leaves[i])
-
-    return in_groups(kinds, size, each, together)
 
 
 def _counter(state: State) -> dataclasses.Field | None:
@@ -334,9 +301,14 @@ class _Aligned(NamedTuple):
         trees = {f: put(list(c)) for f, put, c in zip(self.fields, self.rebuild, columns, strict=True)}
         counter = _counter(self.state)
         count = {counter.name: safe_increment(getattr(self.state, counter.name))} if counter else {}
-        shared = self.rule.share(self.now)
-        if shared is None:
-            shared = {name: getattr(self.now, name) for name in _shared_fields(self.state)}
+        if (shared := self.rule.share(self.now)) is None:
+            names = _shared_fields(self.state)
+            if missing := [name for name in names if not hasattr(self.now, name)]:
+                raise ValueError(
+                    f"`{type(self.rule).__name__}` has no new value of the shared field `{missing[0]}`: return a "
+                    f"NamedTuple with it from `prepare` or `survey`, or write `share(now)`."
+                )
+            shared = {name: getattr(self.now, name) for name in names}
         # `survey` computes in the default float dtype. A field that changed its dtype would retrace the next step.
         shared = {f: x.astype(getattr(self.state, f).dtype) for f, x in shared.items()}
         return type(self.state)(**{**count, **shared}, **trees)

@@ -26,14 +26,14 @@ from ._folder import Folder
 from ._hooks import AbstractHooks, Progress, Row, rows_of
 from ._loaded import loaded
 from ._memory import budget_of, fitting, size_text
-from ._over import Over, trainings
+from ._over import Over, in_shapes, trainings
 from ._population import Lane, Structure, check_metrics
 from ._program import arrays_by_path, described, name_of, without_numbers
 from ._results import Results, blanks, csv_of, results_of
 from ._runs import Batch, Carries, Place, Runs, Start
 from ._sweep import Members, Sweep, as_sweep, shown_shape, values_of
 from ._tasks import Workers
-from ._training import Size, Train, Trainable, check_training, placement
+from ._training import Size, Train, Trainable, check_training, in_segments, placement
 
 
 class Settings(NamedTuple):
@@ -78,14 +78,14 @@ class Experiment:
         name: str = "sweeps.run",
         own_keys: bool = False,
     ):
-        if not isinstance(training, Over):
+        if in_shapes(training) is None:
             check_training(name, training, segments, has_data=data is not None)  # first: the two may have been swapped
         self.sweep, of_groups = trainings(name, as_sweep(sweep), training)
         for of_one in of_groups:
             check_training(name, of_one, segments, has_data=data is not None)
         check_integer(name, "seeds", seeds)
         check_integer(name, "segments", segments)
-        self.seeds, self.total, self.in_segments = seeds, segments, isinstance(of_groups[0], Trainable)
+        self.seeds, self.total, self.in_segments = seeds, segments, in_segments(of_groups[0]) is not None
         self.key = checked_key(name, key)
         self.keys = jax.random.split(self.key, (len(self.sweep), seeds) if own_keys else (seeds,))
         self.where, self._own_keys = placement(devices), own_keys

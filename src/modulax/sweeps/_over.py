@@ -9,7 +9,7 @@ import numpy as np
 
 from .._plugin.messages import listing
 from ._sweep import Sweep, as_column, shown_shape, values_of
-from ._training import Trainable, signature_of
+from ._training import in_segments, signature_of
 
 TAKEN = {"optimizer", "member", "seed", "diverged"}  # the other columns of tables
 
@@ -102,6 +102,11 @@ def _check_arguments(build: Callable[..., Any], columns: Mapping[str, Any]) -> N
         ) from error
 
 
+def in_shapes(training: Any) -> Over | None:
+    """The trainings by `over`, or None if it is a single one."""
+    return training if isinstance(training, Over) else None
+
+
 def trainings(name: str, sweep: Sweep, training: Any) -> tuple[Sweep, list[Any]]:
     """The members of a sweep in every shape of a training, and the training of each of their groups.
 
@@ -131,6 +136,6 @@ def trainings(name: str, sweep: Sweep, training: Any) -> tuple[Sweep, list[Any]]
         text = str(shown_shape(group.shape))
         if text not in found:
             found[text] = training.build(**group.shape) if isinstance(training, Over) else training
-    if len({isinstance(x, Trainable) for x in found.values()}) > 1:
+    if len({in_segments(x) is None for x in found.values()}) > 1:
         raise TypeError("`sweeps.over`: `build` must return a `Trainable` for all of the values, or for none.")
     return sweep, [found[str(shown_shape(group.shape))] for group in sweep.groups]

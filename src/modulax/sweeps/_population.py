@@ -31,6 +31,7 @@ from ._training import (
     Size,
     Trainable,
     as_metrics,
+    in_segments,
     takes_number,
     trace,
     unjitted,
@@ -74,8 +75,8 @@ class Structure:
         self.names: list[Names] = []  # of the leaves of the carry
         self.params: str | None = None
         self._data, self._has_number = data, False  # that of the segment, among the arguments
-        if isinstance(training, Trainable):
-            self._trace_segments(training, optimizer, again)
+        if (segments := in_segments(training)) is not None:
+            self._trace_segments(segments, optimizer, again)
             return
         whole = unjitted(training)
 

@@ -79,6 +79,11 @@ class Trainable:
                 raise TypeError(f"`Trainable({name}=...)` must be a function, got {function!r}.")
 
 
+def in_segments(training: Any) -> Trainable | None:
+    """The training as segments, or None if it is a plain function."""
+    return training if isinstance(training, Trainable) else None
+
+
 class Traced(NamedTuple):
     """A traced function of arrays: its program for one member, and the shapes of its results."""
 
