@@ -52,8 +52,6 @@ class AbstractParameterAverage(AbstractContainer):
     is_one_pass: ClassVar[bool] = True
 
     inner: eqx.AbstractVar[AbstractTransform]
-    start: eqx.AbstractVar[Number]
-    every: eqx.AbstractVar[Number]
 
     @abc.abstractmethod
     def averaged(self, state: Any, new: Params, has_begun: Array, is_due: Array) -> Any:
@@ -68,7 +66,7 @@ class AbstractParameterAverage(AbstractContainer):
 
     def update(self, updates: Updates, state: Any, params: Params | None = None, **extra: Any) -> tuple[Updates, Any]:
         """Run one step of the inner transform, and average the parameters after it."""
-        now = resolve(self, state.count)
+        now: Any = resolve(self, state.count)
         steps, inner_state = now.inner.update(updates, state.inner_state, params, **extra)
         count = safe_increment(state.count)
         # In integers, because float32 counts exactly to 2**24 only.

@@ -10,7 +10,6 @@ sampled gradients.
 import abc
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 
 from .. import authoring as ma
@@ -39,22 +38,23 @@ class AbstractSophiaStep(ma.AbstractContainer):
     needs = ("params", "real")
     clock = "steps"
 
-    b2: eqx.AbstractVar[ma.Number]
-    update_interval: eqx.AbstractVar[ma.Number]
-    hessian_diagonal_fn: eqx.AbstractVar[ma.AbstractTransform]
+    @abc.abstractmethod
+    def estimator(self) -> tuple[ma.AbstractTransform, Any]:
+        """Return the transform that makes the estimates, and the exponential decay rate of their average."""
 
     @abc.abstractmethod
     def direction(self) -> "_Direction":
         """Return the rule on one array that makes the step."""
 
+    @abc.abstractmethod
     def is_due(self, count: ma.Array) -> ma.Array:
         """Return whether an estimate is due.
 
         Args:
             count: the number of previous steps.
         """
-        return count % jnp.asarray(self.update_interval).astype(count.dtype) == 0
 
+    @abc.abstractmethod
     def used(self, before: ma.PyTree, after: ma.PyTree) -> ma.PyTree:
         """Return the average of the estimates that the step uses.
 
@@ -62,8 +62,6 @@ class AbstractSophiaStep(ma.AbstractContainer):
             before: the average before the step.
             after: the average after it.
         """
-        del before
-        return after
 
     def init(self, params: ma.Params) -> ScaleBySophiaState:
         """Zero moments, and the state of the estimator."""
@@ -72,7 +70,7 @@ class AbstractSophiaStep(ma.AbstractContainer):
             count=direction.count,
             mu=direction.mu,
             nu=direction.nu,
-            hessian_fn_state=self.hessian_diagonal_fn.init(params),
+            hessian_fn_state=self.estimator()[0].init(params),
         )
 
     def update(
@@ -80,11 +78,12 @@ class AbstractSophiaStep(ma.AbstractContainer):
     ) -> tuple[ma.Updates, ScaleBySophiaState]:
         """One step, with a new Hessian estimate if it is due."""
         now = self.resolved(state)
+        estimator, b2 = now.estimator()
 
         def estimate() -> tuple[ma.PyTree, ma.PyTree]:
             # In at least float32: squares of small gradients are zero in float16.
-            h, inner = now.hessian_diagonal_fn.update(widened(updates), state.hessian_fn_state, params, **extra)
-            _, mean = Ema(now.b2, debias=False).update(h, EmaState(ema=state.nu, count=state.count), params)
+            h, inner = estimator.update(widened(updates), state.hessian_fn_state, params, **extra)
+            _, mean = Ema(b2, debias=False).update(h, EmaState(ema=state.nu, count=state.count), params)
             return mean.ema, inner
 
         # `cond` rather than `where`: an estimate costs about two gradients and isn't due at most steps.
@@ -92,6 +91,11 @@ class AbstractSophiaStep(ma.AbstractContainer):
         before = _DirectionState(mu=state.mu, nu=self.used(state.nu, nu), count=state.count)
         updates, after = now.direction().update(updates, before, params)
         return updates, ScaleBySophiaState(count=after.count, mu=after.mu, nu=nu, hessian_fn_state=inner)
+
+
+def is_multiple(count: ma.Array, interval: Any) -> ma.Array:
+    """Whether a count is a multiple of an interval."""
+    return count % jnp.asarray(interval).astype(count.dtype) == 0
 
 
 class AbstractSophia(ma.AbstractMoments):
@@ -160,9 +164,15 @@ class ScaleBySophia(AbstractSophia, AbstractSophiaStep):
 
     hessian_diagonal_fn: ma.AbstractTransform = ma.part(HutchinsonDiagonal(), state="hessian_fn_state", auxiliary=True)
 
+    def estimator(self) -> tuple[ma.AbstractTransform, Any]:
+        return self.hessian_diagonal_fn, self.b2
+
     def direction(self) -> "_Direction":
         corrects = self.follow == "optax"
         return _Direction(self.b1, self.eps, self.gamma, self.clip_threshold, self.mu_dtype, corrects)
+
+    def is_due(self, count: ma.Array) -> ma.Array:
+        return is_multiple(count, self.update_interval)
 
     def used(self, before: ma.PyTree, after: ma.PyTree) -> ma.PyTree:
         return after if self.follow == "paper" else before
@@ -241,11 +251,18 @@ class ScaleBySophiaG(AbstractSophiaG, AbstractSophiaStep):
 
     hessian_diagonal_fn: ma.AbstractTransform = ma.part(GaussNewtonBartlett(), state="hessian_fn_state", auxiliary=True)
 
+    def estimator(self) -> tuple[ma.AbstractTransform, Any]:
+        return self.hessian_diagonal_fn, self.b2
+
     def direction(self) -> "_Direction":
         return _Direction(self.b1, self.eps, self.rho * self.batch_size, 1.0, self.mu_dtype)
 
     def is_due(self, count: ma.Array) -> ma.Array:
-        return super().is_due(count) & (count > 0)
+        return is_multiple(count, self.update_interval) & (count > 0)
+
+    def used(self, before: ma.PyTree, after: ma.PyTree) -> ma.PyTree:
+        del before
+        return after
 
 
 class _DirectionState(ma.AbstractState):
