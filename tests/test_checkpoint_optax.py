@@ -301,6 +301,16 @@ def test_what_is_around_the_optimizer_may_differ():
     assert "0.count" in report.unused or int(state.step) == 3
 
 
+def test_an_accumulation_goes_on_with_a_noise_scale_that_begins():
+    theirs = filled(optax.MultiSteps(optax.sgd(0.1), 8).init(W))
+    optimizer = mx.MultiSteps(mx.SGD(0.1), 8, noise_scale=True)
+    with pytest.raises(ValueError, match=r"the optax state lacks `noise\.noise_scale`"):
+        checkpoint.state_from_optax(optimizer.init(W), theirs, optimizer, W)
+    state, report = checkpoint.state_from_optax(optimizer.init(W), theirs, optimizer, W, strict=False)
+    assert (state.mini_step, state.gradient_step, report.unused) == (3, 3, ())
+    np.testing.assert_array_equal(state.acc_grads["w"], 3)
+
+
 def test_moments_take_the_dtype_that_they_have_here():
     """optax keeps the second moment of a bfloat16 parameter in bfloat16."""
     params, adam = {"w": jnp.ones(2, jnp.bfloat16)}, mx.Adam(1e-2)

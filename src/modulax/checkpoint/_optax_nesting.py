@@ -22,7 +22,7 @@ from ._stored import nested
 _COUNTS = ("count", "step")
 _FIELDS = {name for cls in CLASSES.values() for name in cls._fields}
 # Fields that only some states of a class have.
-_OPTIONAL = {"count", "delta", "skip_state"}
+_OPTIONAL = {"count", "delta", "noise", "skip_state"}
 _State = dict[str, Any]
 """The state of one transformation: its fields, as nested names."""
 
