@@ -118,19 +118,31 @@ class MatrixStep:
         for i, (_, factors) in zip(rows, found, strict=True):
             self.fields[i] |= factors
 
+    @property
+    def filters_alone(self) -> bool:
+        """Whether one device computes each leaf by itself, so that the filter can be traced with the update."""
+        is_one = all(number_of_devices(x) == 1 for x in self.given.values())
+        return is_one and not self.rule.is_joined and not any(layout.parts for layout in self.layouts.values())
+
     def filter(self) -> None:
         """Compute what `update_matrix` gets in place of the updates."""
 
-        def filtered(_: None, x: Array, own: Fields) -> tuple[Any, Fields]:
-            s = self._state(own)
-            with _calling("filter_leaf", self.shared, x.dtype) as (rule, now):
-                x, new = rule.filter_leaf(now, x, s)
-                return x, _changed(s, new, own)
+        def filtered(_: None, x: Array, own: Fields) -> tuple[Fields, tuple[Any, Any, Fields]]:
+            return self._filtered(self.shared, (x, None, own))
 
         rows = [(x, self._of(i, True)) for i, x in self.given.items()]
         for i, run in zip(self.layouts, traced_by_kind(filtered, [None] * len(rows), rows), strict=True):
-            self.given[i], changed = run()
+            changed, (self.given[i], *_) = run()
             self.fields[i] |= changed
+
+    def _filtered(self, shared: Shared, arrays: tuple[Array, Any, Fields]) -> tuple[Fields, tuple[Any, Any, Fields]]:
+        """The fields that `filter_leaf` changes, and what `update_matrix` gets of a leaf."""
+        x, p, own = arrays
+        s = self._state(own)
+        with _calling("filter_leaf", shared, x.dtype) as (rule, now):
+            x, new = rule.filter_leaf(now, x, s)
+        changed = _changed(s, new, own)
+        return changed, (x, p, own | changed)
 
     def improve_matrices(self) -> None:
         """Replace the fields of `improved` by better ones if it is time, and what `update_matrix` gets."""
@@ -190,11 +202,12 @@ class MatrixStep:
         for i, (y, _), ((_, *others), structure) in zip(layouts, found, rows, strict=True):
             self.given[i] = structure.unflatten([widened(y), *others])
 
-    def update(self, is_local: bool) -> list[Array]:
+    def update(self, is_local: bool, is_filtered: bool) -> list[Array]:
         """Return the updates of all leaves, in their dtypes, and change the states.
 
         Args:
             is_local: whether a mesh moves nothing.
+            is_filtered: whether `filter` has been called, or the rule has no `filter_leaf`.
         """
 
         def updated(
@@ -209,12 +222,14 @@ class MatrixStep:
                 return (u, _changed(s, new, own)), _changed(s, new, factors)
 
         rows = [((x, self.beside[i], self._of(i, True)), self._of(i, False)) for i, x in self.given.items()]
-        options = {"is_joined": self.rule.is_joined, "is_local": is_local}
+        options: dict[str, Any] = {} if is_filtered else {"first": self._filtered}
+        options |= {"is_joined": self.rule.is_joined, "is_local": is_local}
         found = map_blocks(updated, self.shared, self.layouts.values(), rows, **options)
         out = list(self.updates)
-        for i, ((u, own), factors) in zip(self.layouts, found, strict=True):
+        for i, (arrays, factors) in zip(self.layouts, found, strict=True):
+            kept, (u, own) = ({}, arrays) if is_filtered else arrays
             out[i] = in_dtype(u, out[i].dtype)
-            self.fields[i] |= own | factors
+            self.fields[i] |= kept | own | factors
         return out
 
     def improve(self) -> None:
@@ -322,6 +337,7 @@ def map_blocks(
     layouts: Iterable[Layout],
     rows: Sequence[Row],
     *,
+    first: Callable[[Any, PyTree], tuple[Any, PyTree]] | None = None,
     is_joined: bool = False,
     is_local: bool = False,
     is_rare: bool = False,
@@ -339,6 +355,9 @@ def map_blocks(
         layouts: how each leaf is blocks.
         rows: for each leaf, the first tree, of arrays in the shape of the leaf, and the second one. Of several matrices
             that are joined in one array, each is computed as an array of its own.
+        first: what is computed of the shared values and the first tree of a leaf before it becomes blocks, where one
+            device computes each leaf by itself. It returns a result, which comes before that of the function, and a
+            tree in place of the first one.
         is_joined: whether leaves are joined on one device, too: those whose blocks have one shape in one batch. What is
             decomposed or divided by triangular matrices depends on the first array, and the last result on that.
         is_local: whether a mesh computes the results where the arrays are.
@@ -351,7 +370,7 @@ def map_blocks(
     parts = split_parts(layouts, rows)
     every = [_leaf(i, layout, row, is_local, is_rare) for i, (layout, row) in enumerate(parts)]
     alone = [leaf for leaf in every if leaf.is_apart and not is_joined]
-    call = functools.partial(_alone, function, shared)
+    call = functools.partial(_alone, first, function, shared)
     runs = traced_by_kind(call, [leaf.layout for leaf in alone], [leaf.row for leaf in alone])
     out = {leaf.place: run() for leaf, run in zip(alone, runs, strict=True)}
     others = [leaf for leaf in every if leaf.place not in out]
@@ -364,10 +383,12 @@ def _leaf(place: int, layout: Layout, row: Row, is_local: bool, is_rare: bool) -
     return Leaf(place, layout, row, devices, is_rare and devices == 1 and bool(layout.batch) and _is_large(row))
 
 
-def _alone(function: Function, shared: Any, layout: Layout, arrays: PyTree, others: PyTree) -> Row:
+def _alone(first: Any, function: Function, shared: Any, layout: Layout, arrays: PyTree, others: PyTree) -> Row:
     """The results for one leaf."""
+    kept, arrays = (None, arrays) if first is None else first(shared, arrays)
     found, others = function(shared, jtu.tree_map(layout.of, arrays), others)
-    return jtu.tree_map(layout.back, found), others
+    found = jtu.tree_map(layout.back, found)
+    return found if first is None else (kept, found), others
 
 
 def _computed(function: Function, shared: Any, leaves: Sequence[Leaf], most: int | None) -> dict[int, Row]:

@@ -369,16 +369,20 @@ def _step(rule: AbstractMatrixwise, trees: tuple[Updates, Any, Any]) -> tuple[Up
     step = MatrixStep(rule, now, updates, state, beside)
     if has("accumulate_matrix"):
         step.accumulate()
-    if has("filter_leaf"):
-        step.filter()
+    needs_whole, filters = has("map_whole") or has("_map_parts"), has("filter_leaf")
     if rule.improved:
+        if filters:
+            step.filter()
         step.improve_matrices()
     if rule.improves_first:
         step.improve()
-    needs_whole = has("map_whole") or has("_map_parts")
+    is_filtered = not filters or bool(rule.improved)
+    if not is_filtered and (needs_whole or not step.filters_alone):
+        step.filter()
+        is_filtered = True
     if needs_whole:
         step.map_whole(are_shared=has("_map_parts"))
-    us = step.update(is_local=needs_whole)
+    us = step.update(is_local=needs_whole, is_filtered=is_filtered)
     if not rule.improves_first:
         step.improve()
     new = with_fields(state, **step.trees(), **step.of_all, **rule.share(step.now), count=safe_increment(state.count))
