@@ -239,7 +239,7 @@ class AbstractCounted(AbstractTransform):
 def known_values(rate: Any) -> np.ndarray | None:
     """The values of a number, or of a schedule at steps of all magnitudes, in order; None if they are not known here.
 
-    Those of an array on a device are not, nor those of a function of integers only.
+    The value of an array on a device is unknown, and so are those of a function that takes only integers.
     """
     if not isinstance(rate, AbstractSchedule):
         # An array on a device is not read, because `init` would wait for it.

@@ -72,6 +72,7 @@ class MatrixStep:
         updates: the updates.
         state: the state of the tree before the step.
         beside: the parameters, or what `update_matrix` gets in their place; or None.
+        is_filtered: whether the rule has no `filter_leaf`.
 
     Attributes:
         layouts: how leaves are matrices, by their places, without those that pass.
@@ -80,12 +81,12 @@ class MatrixStep:
         fields: the fields of the state of each leaf, which change during the step.
         of_entries: the names of those fields that have a value for each entry.
         rebuild: for each field, the function that makes a tree of the values of all leaves.
-        given: what `update_matrix` gets in place of the update of each leaf, by its place.
+        given: by the place of each leaf, its update, or what `update_matrix` gets instead once `is_filtered`.
         of_all: the shared fields that are improved.
     """
 
-    def __init__(self, rule: Any, now: Any, updates: Updates, state: Any, beside: Any):
-        self.rule, self.now, self.state = rule, now, state
+    def __init__(self, rule: Any, now: Any, updates: Updates, state: Any, beside: Any, is_filtered: bool):
+        self.rule, self.now, self.state, self.is_filtered = rule, now, state, is_filtered
         self.shared: Shared = rule, now
         self.layouts: dict[int, Layout] = rule._layouts(updates)
         self.updates, treedef = jtu.tree_flatten(updates)
@@ -118,22 +119,19 @@ class MatrixStep:
         for i, (_, factors) in zip(rows, found, strict=True):
             self.fields[i] |= factors
 
-    @property
-    def filters_alone(self) -> bool:
-        """Whether one device computes each leaf by itself, so that the filter can be traced with the update."""
-        is_one = all(number_of_devices(x) == 1 for x in self.given.values())
-        return is_one and not self.rule.is_joined and not any(layout.parts for layout in self.layouts.values())
-
     def filter(self) -> None:
-        """Compute what `update_matrix` gets in place of the updates."""
+        """Compute what `update_matrix` gets in place of the updates, unless it is known."""
 
         def filtered(_: None, x: Array, own: Fields) -> tuple[Fields, tuple[Any, Any, Fields]]:
             return self._filtered(self.shared, (x, None, own))
 
+        if self.is_filtered:
+            return
         rows = [(x, self._of(i, True)) for i, x in self.given.items()]
         for i, run in zip(self.layouts, traced_by_kind(filtered, [None] * len(rows), rows), strict=True):
             changed, (self.given[i], *_) = run()
             self.fields[i] |= changed
+        self.is_filtered = True
 
     def _filtered(self, shared: Shared, arrays: tuple[Array, Any, Fields]) -> tuple[Fields, tuple[Any, Any, Fields]]:
         """The fields that `filter_leaf` changes, and what `update_matrix` gets of a leaf."""
@@ -149,6 +147,7 @@ class MatrixStep:
         every = self.rule.improved
         names, of_all = [name for name in every if name in self.rebuild], [n for n in every if n not in self.rebuild]
         places = [i for i in self.layouts if any(self.fields[i][name] is not None for name in names)]
+        self.filter()
 
         def improved(shared: Shared, arrays: tuple[Any, Any], factors: Fields) -> tuple[Any, Fields]:
             noise, x = arrays
@@ -191,6 +190,7 @@ class MatrixStep:
         Args:
             are_shared: whether several devices may share a matrix.
         """
+        self.filter()
         name, over = type(self.rule).__name__, getattr(self.rule, "over", None)
         layouts = {i: layout for i, layout in self.layouts.items() if layout.is_whole}
         rows = [jtu.tree_flatten(self.given[i]) for i in layouts]
@@ -202,13 +202,8 @@ class MatrixStep:
         for i, (y, _), ((_, *others), structure) in zip(layouts, found, rows, strict=True):
             self.given[i] = structure.unflatten([widened(y), *others])
 
-    def update(self, is_local: bool, is_filtered: bool) -> list[Array]:
-        """Return the updates of all leaves, in their dtypes, and change the states.
-
-        Args:
-            is_local: whether a mesh moves nothing.
-            is_filtered: whether `filter` has been called, or the rule has no `filter_leaf`.
-        """
+    def update(self, is_local: bool) -> list[Array]:
+        """Return all updates in their dtypes, and change the states; on a mesh, nothing moves if `is_local`."""
 
         def updated(
             shared: Shared, arrays: tuple[Any, Any, Fields], factors: Fields
@@ -221,13 +216,17 @@ class MatrixStep:
                     raise ValueError(f"An update of shape {shape} became one of shape {u.shape}.")
                 return (u, _changed(s, new, own)), _changed(s, new, factors)
 
+        # Otherwise one device computes each leaf by itself, and the filter is traced with the update, in less time.
+        layouts = self.layouts.items()
+        if self.rule.is_joined or any(x.parts or number_of_devices(self.updates[i]) > 1 for i, x in layouts):
+            self.filter()
         rows = [((x, self.beside[i], self._of(i, True)), self._of(i, False)) for i, x in self.given.items()]
-        options: dict[str, Any] = {} if is_filtered else {"first": self._filtered}
-        options |= {"is_joined": self.rule.is_joined, "is_local": is_local}
+        first = None if self.is_filtered else self._filtered
+        options: dict[str, Any] = {"first": first, "is_joined": self.rule.is_joined, "is_local": is_local}
         found = map_blocks(updated, self.shared, self.layouts.values(), rows, **options)
         out = list(self.updates)
         for i, (arrays, factors) in zip(self.layouts, found, strict=True):
-            kept, (u, own) = ({}, arrays) if is_filtered else arrays
+            kept, (u, own) = ({}, arrays) if first is None else arrays
             out[i] = in_dtype(u, out[i].dtype)
             self.fields[i] |= kept | own | factors
         return out

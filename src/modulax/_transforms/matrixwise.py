@@ -366,23 +366,17 @@ def _step(rule: AbstractMatrixwise, trees: tuple[Updates, Any, Any]) -> tuple[Up
         )
     rule = resolve(rule, state.count)
     now = rule._prepare(state.count.astype(default_float()), state)
-    step = MatrixStep(rule, now, updates, state, beside)
+    step = MatrixStep(rule, now, updates, state, beside, is_filtered=not has("filter_leaf"))
     if has("accumulate_matrix"):
         step.accumulate()
-    needs_whole, filters = has("map_whole") or has("_map_parts"), has("filter_leaf")
     if rule.improved:
-        if filters:
-            step.filter()
         step.improve_matrices()
     if rule.improves_first:
         step.improve()
-    is_filtered = not filters or bool(rule.improved)
-    if not is_filtered and (needs_whole or not step.filters_alone):
-        step.filter()
-        is_filtered = True
+    needs_whole = has("map_whole") or has("_map_parts")
     if needs_whole:
         step.map_whole(are_shared=has("_map_parts"))
-    us = step.update(is_local=needs_whole, is_filtered=is_filtered)
+    us = step.update(is_local=needs_whole)
     if not rule.improves_first:
         step.improve()
     new = with_fields(state, **step.trees(), **step.of_all, **rule.share(step.now), count=safe_increment(state.count))
